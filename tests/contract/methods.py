@@ -221,17 +221,9 @@ draft models, heads and chosen widths have runs of their own in `tests/drafters`
 
 IN_MERGE = ("token_recycling", "suffix", "pard")
 """Drafters that are also run inside `jspec.merge`, a program of its own, by the slow tests;
-`tests/drafters/test_own_view.py` has merges quickly."""
+`tests/drafters/test_merge.py` has merges quickly."""
 
-IN_MERGE_TOO = (
-    "speculative_decoding",
-    "medusa",
-    "spine",
-    "rest",
-    "lookahead",
-    "eagle",
-    "block",
-)
+IN_MERGE_TOO = ("speculative_decoding", "medusa", "spine", "rest", "lookahead", "eagle", "block")
 """More of these families, whose merges are held to the whole contract by the slow tests."""
 
 OF_A_RULE_OF_THEIR_OWN = (
@@ -243,7 +235,7 @@ OF_A_RULE_OF_THEIR_OWN = (
 """Drafters that the coupled rule does not verify: their tokens differ from plain decoding's."""
 
 OF_NO_DRAFT = ("jump_forward",)
-"""Drafters that draft nothing without a grammar; tests/test_grammar.py tests forced tokens."""
+"""Drafters that draft nothing without a grammar, with which tests/processors has forced tokens."""
 
 ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding", "pard")
 """Drafters that are also run on a target whose logits are not a table."""

@@ -95,57 +95,6 @@ def test_padding_behind_a_prompt_is_never_read(target):
     assert one.tokens.tolist() == two.tokens.tolist() == wide.tokens.tolist()
 
 
-@pytest.mark.slow
-def test_a_stochastic_rule_draws_from_the_target_distribution(target, next_logits):
-    """`deterministic_proposal` through all of decode: the joint distribution of two tokens.
-
-    6,000 rows; cells of expected count under 5 pooled. The bound is crossed by one correct
-    program in 10,000 (chi-square by the Wilson-Hilferty approximation).
-    """
-    rows = 6000
-    prompt = [5, 3, 9]
-    settings = Sampling(temperature=0.7, top_k=5)
-    result = jspec.decode(
-        *target,
-        np.array([prompt] * rows),
-        max_new_tokens=2,
-        drafter=jspec.with_verifier(
-            jspec.Scripted(tiny.VOCAB, jspec.tree.branching([2, 1])),
-            jspec.rules.deterministic_proposal,
-        ),
-        drafter_params=jspec.Script(
-            tokens=jnp.broadcast_to(_likely(next_logits, prompt), (rows, 2)),
-            accepts=jnp.array([2]),
-        ),
-        sampling=settings,
-        key=1,
-    )
-    assert float(result.stats.num_accepted_tokens.mean()) > 0.1
-    joint = np.zeros((tiny.VOCAB, tiny.VOCAB))
-    np.add.at(joint, tuple(np.asarray(result.tokens).T), 1)
-    first = oracle.probabilities(next_logits(prompt), 0.7, 5)
-    want = rows * np.stack(
-        [
-            first[token] * oracle.probabilities(next_logits([*prompt, token]), 0.7, 5)
-            for token in range(tiny.VOCAB)
-        ]
-    )
-    assert not joint[want == 0].any()
-    rare = want < 5
-    seen = np.append(joint[~rare], joint[rare].sum())
-    expected = np.append(want[~rare], want[rare].sum())
-    keep = expected > 0
-    chi = ((seen - expected)[keep] ** 2 / expected[keep]).sum()
-    freedom = keep.sum() - 1
-    bound = freedom * (1 - 2 / (9 * freedom) + 3.719 * np.sqrt(2 / (9 * freedom))) ** 3
-    assert chi < bound
-
-
-def _likely(next_logits, prompt):
-    first = int(np.argmax(next_logits(prompt)))
-    return jnp.array([first, int(np.argmax(next_logits([*prompt, first])))])
-
-
 def test_a_seed_is_a_seed_however_it_is_written(target):
     options = CALL | dict(sampling=Sampling(temperature=2.0))
 
@@ -388,10 +337,7 @@ class TwoArguments(jspec.Drafter):
 REFUSED = [
     (dict(params=tiny.model()), "params holds a Llama, which is not an array; pass arrays in a"),
     (dict(params=Weighty()), "params holds a Weighty, .*; pass its .params"),
-    (
-        dict(drafter_params=jspec.PromptLookup()),
-        "drafter_params holds a PromptLookup,",
-    ),
+    (dict(drafter_params=jspec.PromptLookup()), "drafter_params holds a PromptLookup,"),
     (dict(drafter=object()), r"pass an instance such as .*, or derive yours from jspec.Drafter"),
     (dict(drafter=TwoArguments()), r"whose init does not take \(batch, capacity, earlier\)"),
     (dict(model=print), "model is <built-in .*FunctionModel of a function"),
@@ -411,10 +357,7 @@ REFUSED = [
     (dict(max_new_tokens=4.5), "max_new_tokens is 4.5"),
     (dict(max_new_tokens=300), "300; pass an integer of at least 1 and at most 256"),
     (dict(prompt=[[1, 2], []]), r"prompt\[1\] is empty; give each row at least one token"),
-    (
-        dict(prompt=[[1, 2], [3]], prompt_lengths=[2, 2]),
-        "rows of .2, 1. tokens .*leave it out",
-    ),
+    (dict(prompt=[[1, 2], [3]], prompt_lengths=[2, 2]), "rows of .2, 1. tokens .*leave it out"),
     (dict(prompt=[[1, 2], [3.5]]), r"prompt\[1\] is \[3.5\]; pass a list of token ids"),
     (dict(prompt=[[1, 2], 3]), r"prompt\[1\] is 3; pass a list of token ids"),
     (dict(prompt=["ab", "c"]), r"prompt\[0\] is 'ab'; pass numbers"),
@@ -433,10 +376,7 @@ REFUSED = [
     (dict(model=None), "model is None, which has no apply; pass a model"),
     (dict(model=tiny.Counted), "model is <class.*; pass a model"),
     (dict(model=WithoutContext()), "model is .*, which has no context; pass a model"),
-    (
-        dict(drafter=OfVersion01()),
-        r"whose update does not take \(params, state, aux, feedback\)",
-    ),
+    (dict(drafter=OfVersion01()), r"whose update does not take \(params, state, aux, feedback\)"),
     (dict(drafter=Unhashable()), "drafter is .*cannot be hashed .*; it is a static argument"),
     (dict(params=None), "params is None; pass the model's weights"),
     (dict(drafter_state="x"), "drafter_state holds 'x', a str"),
@@ -448,11 +388,7 @@ REFUSED = [
         r"accepts is of shape \(0,\); pass an array of \[R\] integers, at least one",
     ),
     (
-        dict(
-            drafter=jspec.PromptLookup(2),
-            policy=jspec.Adaptive((0, 2)),
-            policy_params={1: 0.02},
-        ),
+        dict(drafter=jspec.PromptLookup(2), policy=jspec.Adaptive((0, 2)), policy_params={1: 0.02}),
         r"policy_params is {1: .*} and Adaptive takes .*; pass one from jspec.costs.measure",
     ),
     (dict(stopping=jspec.Stopping(max_tokens=[99])), r"max_tokens\[0\] is 99, outside 0 .. 4"),

@@ -1,13 +1,11 @@
 """Rows that come and go: each has the tokens of `decode` alone, whatever happens around it."""
 
 from dataclasses import replace
-from functools import partial
 
 import jax
 import numpy as np
 import pytest
 import refusals
-import tiny
 
 import jspec
 from jspec import decoding as engines
@@ -150,26 +148,27 @@ def to_the_end(engine, state):
 
 
 @pytest.mark.slow
-def test_a_row_that_a_stop_string_ended_is_taken_with_it(lookup):
-    """A next turn goes on behind it, under penalties that count its tokens."""
-    ask = dict(processors=processors.repetition_penalty(1.5), max_new_tokens=8)
-
-    def alone(text):
-        prompt = [text + [0] * (8 - len(text))]
-        return jspec.decode(MODEL, PARAMS, prompt, [len(text)], **ask).tokens[0].tolist()
-
-    whole = alone([1, 2, 3])
-    for size in (2, 5):
-        text = b"".join(LETTERS[token] for token in whole[size - 2 : size]).decode()
-        own = jspec.Request(repetition_penalty=1.5, stop=jspec.stop_strings([text], LETTERS))
-        arrival = lookup.prefill(PARAMS, [1, 2, 3], own)
-        state = to_the_end(lookup, lookup.insert(lookup.init(PARAMS), 1, arrival))
-        assert state.lengths.tolist() == [0, size, 0]
-        assert jspec.Status(int(state.status[1])) == Status.STOP
-        next_turn = jspec.Request(max_tokens=8, repetition_penalty=1.5)
-        arrival = lookup.prefill(PARAMS, [4, 5], next_turn, earlier=lookup.take(state, 1))
-        state = to_the_end(lookup, lookup.insert(state, 0, arrival))
-        assert state.tokens[0, :8].tolist() == alone([1, 2, 3, *whole[:size], 4, 5])
+def test_a_row_goes_on_behind_the_stop_string_that_ended_it():
+    """Of a memory that cannot be cut."""
+    model = jspec.testing.RecurrentLM()
+    params = model.init()
+    room = jspec.Room(stop=jspec.grammar.Capacity(16, 16))
+    engine = jspec.Engine(model, num_slots=1, capacity=32, room=room)
+    prompt = [1, 2, 3]
+    plain = jspec.decode(model, params, [prompt], max_new_tokens=8).tokens[0].tolist()
+    # Of two tokens, the first of which is in the memory when the second completes the string.
+    stop = jspec.stop_strings((LETTERS[plain[2]] + LETTERS[plain[3]]).decode(), LETTERS)
+    arrival = engine.prefill(params, prompt, jspec.Request(max_tokens=8, stop=stop))
+    state = engine.insert(engine.init(params), 0, arrival)
+    while not state.done.all():
+        state, _ = engine.generate(params, state)
+    assert state.status.tolist() == [Status.STOP]
+    earlier = engine.take(state, 0)
+    after = engine.prefill(params, [7], jspec.Request(max_tokens=4), earlier=earlier)
+    whole = jspec.decode(model, params, [[*prompt, *plain[:4], 7]], max_new_tokens=4).tokens[0]
+    while not after.done.all():
+        after = jspec.step(model, params, after)
+    assert after.tokens[0, :4].tolist() == whole.tolist()
 
 
 def test_a_rows_draft_memory_ends_with_it(lookup):
@@ -233,32 +232,6 @@ def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
     changed = [*asked[:5], (prompt, other), *asked[6:]]
     with pytest.raises(AssertionError):
         equal(serve(engine, changed, np.random.default_rng(0)), wanted)
-
-
-@pytest.mark.slow
-def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine):
-    """Checks that several requests continue from a copy of `take`, which stays unchanged."""
-    engine, costs = engine
-    read_by = partial(engine.prefill, PARAMS, policy_params=costs)
-    begun = read_by([5, 3, 9, 1], jspec.Request(max_tokens=0))
-    state = engine.init(PARAMS, policy_params=costs)
-    for row, rest in enumerate(([7, 2], [4])):
-        whole = jspec.Request(
-            max_tokens=6, repetition_penalty=1.6, temperature=1.0, seed=row, row_id=row
-        )
-        arrival = read_by(rest, whole, earlier=engine.take(begun, 0))
-        state = engine.insert(state, row, arrival)
-        state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], whole))
-        state, output = engine.generate(PARAMS, state, policy_params=costs)
-        assert output.tokens[row].tolist() == output.tokens[2].tolist()
-    # The next turn: behind the answer of row 1 comes another question.
-    answer = state.tokens[1, :6].tolist()
-    turn = jspec.Request(max_tokens=5, repetition_penalty=1.6)
-    state = engine.insert(state, 0, read_by([8, 8], turn, earlier=engine.take(state, 1)))
-    state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], turn))
-    state, output = engine.generate(PARAMS, state, policy_params=costs)
-    assert output.tokens[0].tolist() == output.tokens[2].tolist()
-    assert output.counts.tolist() == [5, 0, 5]
 
 
 def test_a_step_comes_back_when_a_row_ends_if_someone_waits(plain):
@@ -409,27 +382,3 @@ def test_requests_beyond_the_reserved_room_are_refused(lookup):
         jspec.Engine(MODEL, 0, 9)
     with pytest.raises(jspec.InputError, match="room is 5; pass a"):
         jspec.Engine(MODEL, 2, 9, room=5)
-
-
-@pytest.mark.slow
-def test_a_real_models_rows(tmp_path):
-    """A transformer's cache and a draft model's: the tokens and the rounds of `decode`."""
-    model, draft = tiny.model(), tiny.draft()
-    params, weights = tiny.params(model), tiny.params(draft)
-    drafter = jspec.SpeculativeDecoding(draft, num_speculative_tokens=3)
-    engine = jspec.Engine(model, num_slots=2, capacity=64, drafter=drafter)
-    state = engine.init(params, weights)
-    for row, length in ((1, 8), (0, 2)):
-        prompt = tiny.PROMPTS[1 - row, :length]
-        arrival = engine.prefill(
-            params, prompt, jspec.Request(max_tokens=12), drafter_params=weights
-        )
-        state = engine.insert(state, row, arrival)
-        state, _ = engine.generate(params, state, drafter_params=weights, rounds=1)
-    state, output = engine.generate(params, state, drafter_params=weights, rounds=20)
-    wanted = jspec.decode(
-        model, params, tiny.PROMPTS[[1, 0]], [2, 8], drafter=drafter, drafter_params=weights,
-        max_new_tokens=12,
-    )  # fmt: skip
-    assert (state.tokens[:, :12] == wanted.tokens).all()
-    assert (output.stats.acceptance_histogram == wanted.stats.acceptance_histogram).all()

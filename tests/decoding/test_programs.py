@@ -84,21 +84,3 @@ def test_misfits_are_refused_in_one_sentence():
     ):
         with pytest.raises(jspec.InputError, match=said):
             jspec.warmup(MODEL, PARAMS, **(dict(prompt_tokens=5) | ASK | changes))
-
-
-def test_an_engine_compiles_nothing_after_its_first_requests():
-    engine = jspec.Engine(MODEL, num_slots=2, capacity=190, drafter=DRAFTER)
-
-    def serve():
-        state = engine.init(PARAMS)
-        for prompt in ([1, 2, 3], list(range(17)) * 8):
-            state = engine.insert(
-                state, 1, engine.prefill(PARAMS, prompt, jspec.Request(max_tokens=4))
-            )
-            state, _ = engine.generate(PARAMS, state)
-        engine.prefill(PARAMS, [4], earlier=engine.take(state, 1))
-        return engine.free(state, 1)
-
-    serve()
-    with jspec.no_recompile():
-        serve()

@@ -115,8 +115,7 @@ FAMILIES = (
 # Each once, every second one sampled. The quick one has learned positions and biases.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "sampled"),
-    [(name, number % 2 == 0) for number, name in enumerate(FAMILIES)],
+    ("name", "sampled"), [(name, number % 2 == 0) for number, name in enumerate(FAMILIES)]
 )
 def test_every_family(name, sampled):
     folder = Path(__file__).parents[1] / "models/fixtures" / name

@@ -73,10 +73,7 @@ def test_shard_map(generate, want):
     rows, whole = PartitionSpec("data"), PartitionSpec()
     sharded = jax.jit(
         jax.shard_map(
-            generate,
-            mesh=mesh,
-            in_specs=(whole, rows, rows, rows, whole),
-            out_specs=(rows, rows),
+            generate, mesh=mesh, in_specs=(whole, rows, rows, rows, whole), out_specs=(rows, rows)
         )
     )
     tokens, _ = sharded(PARAMS, PROMPTS, LENGTHS, ROWS, jax.random.key(0))

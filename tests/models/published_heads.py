@@ -91,16 +91,6 @@ def other(**shape):
     return dataclasses.replace(TARGET, model=model, params=tiny.params(model, seed=5))
 
 
-def check_decoding(drafter, loaded, **ask):
-    """Checks that drafts change no token, and returns the result."""
-    _, variables, target = loaded
-    call = TARGET.params, tiny.PROMPTS, tiny.LENGTHS
-    plain = jspec.decode(MODEL, *call, **ask)
-    ours = jspec.decode(target.model, *call, drafter=drafter, drafter_params=variables, **ask)
-    np.testing.assert_array_equal(ours.tokens, plain.tokens)
-    return ours
-
-
 def check_saving(folder, head, variables, target=TARGET):
     """Checks that a head is the same when it is read in jspec's own format."""
     heads.save(folder, head, variables, target, {"from": "elsewhere"})

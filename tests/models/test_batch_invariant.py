@@ -122,39 +122,6 @@ def test_no_drafter_or_policy_changes_a_bit(depth, policy, sampling):
         jax.tree.map(np.testing.assert_array_equal, *held)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_answer_does_not_depend_on_who_else_is_in_the_batch(dtype):
-    """Nor on the slot, or on when a row came; with draws and drafts."""
-    model = tiny.model().clone(attention_impl=BatchInvariant(4), dtype=jnp.dtype(dtype))
-    params, draw = tiny.params(model), np.random.default_rng(0)
-    drafter = jspec.PromptLookup(num_speculative_tokens=3)
-    drafted = jspec.Engine(model, num_slots=3, capacity=48, drafter=drafter)
-    plain = jspec.Engine(model, num_slots=3, capacity=48)
-
-    def answer(engine, slot, company):
-        state = engine.init(params)
-        for step in range(40):
-            for place in range(3) if company else ():
-                if place != slot and state.done[place] and draw.random() < 0.5:
-                    other = draw.integers(0, tiny.VOCAB, draw.integers(1, 12))
-                    request = jspec.Request(max_tokens=int(draw.integers(1, 20)))
-                    arrival = engine.prefill(params, other, request)
-                    state = engine.insert(state, place, arrival)
-            if step == (3 if company else 0):
-                drawn = jspec.Request(temperature=0.7, seed=7)
-                arrival = engine.prefill(params, tiny.PROMPTS[0], drawn)
-                state = engine.insert(state, slot, arrival)
-            state, _ = engine.generate(params, state, rounds=2)
-        assert state.done[slot]
-        held = jax.tree.map(lambda leaf: np.asarray(leaf[slot]), state.memory.keys)
-        return np.asarray(state.tokens[slot]), [keys[:, :47] for keys in held]
-
-    alone = answer(plain, 0, company=False)
-    for engine, slot in ((plain, 2), (drafted, 1)):
-        jax.tree.map(np.testing.assert_array_equal, answer(engine, slot, company=True), alone)
-
-
 def test_bad_input_is_a_sentence(fixtures):
     for arguments, said in (
         ((1,), "num_tokens is 1"),

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import tiny
 from ancestry import ancestors
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
@@ -14,7 +13,7 @@ import jspec
 from jspec._xla import native
 from jspec.models import BatchInvariant, attention
 from jspec.models.attention import Cached, Past, attend
-from jspec.models.block_attention import AttentionWork, BlockAttention, Triton, kernel, visits
+from jspec.models.block_attention import BlockAttention, Triton, kernel, visits
 
 TRITON = BlockAttention(
     nodes=Triton(16, 32, interpret=True), past=Triton(32, 32, num_splits=2, interpret=True)
@@ -144,22 +143,6 @@ def test_the_kernel_in_order_gives_the_same_bits_in_any_shape(impl, equal):
     np.testing.assert_allclose(*found, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_blocks_behind_the_last_live_slot_are_not_read(arrays):
-    """Nor is what no query sees: NaN times a weight of 0 is NaN."""
-    cached = arrays["cached"]
-    dead = (np.arange(SLOTS) >= 64)[:, None]
-    short = np.array([0, 40, 64], np.int32)
-    clean = arrays | {"cached": cached._replace(lengths=short)}
-    values = np.where(dead, np.nan, cached.values)
-    spoilt = clean | {"cached": Cached(cached.keys, values, short)}
-    wanted = np.asarray(attended(**clean, impl=TRITON))
-    np.testing.assert_array_equal(attended(**spoilt, impl=TRITON), wanted)
-    # XLA's attention reads them, which shows that they are there to be read.
-    with native.disabled():
-        assert np.isnan(attended(**spoilt, impl=attention.XLA)).any()
-
-
 def test_a_nan_node_affects_only_its_descendants(arrays):
     clean = np.asarray(attended(**arrays, impl=TRITON))
     below = arrays["mask"][0, :, EARLIER + 1]
@@ -211,28 +194,6 @@ def test_blocks_of_the_past_go_from_the_oldest_slot_seen_to_the_last_live_one():
     assert found.counts.tolist() == [[3], [2], [0], [0]]
     assert found.blocks[1, 0, :2].tolist() == [1, 2]
     assert int(found.blocks.max()) == 2 and int(found.blocks.min()) == 0
-
-
-def test_unlisted_blocks_are_not_seen(arrays):
-    """The list decides: with one block left out, the numbers of its queries are others."""
-    launch = TRITON.nodes
-    q, k, v = (jnp.asarray(arrays[name][:1]) for name in "qkv")
-    queries = q[:, :32, ::MATES].swapaxes(1, 2)
-    words = visits.packed(jnp.tri(32, 64, 20, dtype=bool)[None])
-    keys, values = (jnp.pad(x, [(0, 0), (0, 0), (0, 64 - NEW), (0, 0)]) for x in (k, v))
-    listed = visits.of_bits(words, launch.tile, launch.block)
-    assert listed.counts.tolist() == [[2, 2]]
-
-    @jax.jit
-    def totals(listed):
-        return launch(
-            AttentionWork(queries, keys, values, words, listed), visits.in_bits, None
-        ).total[0]
-
-    fewer = totals(listed._replace(counts=jnp.array([[2, 1]])))
-    all_of_them = totals(listed)
-    np.testing.assert_array_equal(fewer[:, :16], all_of_them[:, :16])
-    assert (np.asarray(fewer)[:, 16:] != np.asarray(all_of_them)[:, 16:]).all()
 
 
 def test_what_is_not_supported_is_left_to_xla(arrays, monkeypatch):
@@ -311,27 +272,3 @@ def test_arrays_on_several_devices_are_left_to_xla():
         everywhere = NamedSharding(mesh, PartitionSpec())
         text = lowered(jnp.bfloat16, 16, 2, 1, 128, 1, {}, everywhere)
         assert text.count(CALL) == kernels
-
-
-def tree_model(impl):
-    sizes = dict(num_layers=1, num_heads=6, num_kv_heads=2, head_dim=16)
-    return tiny.model(**sizes).clone(attention_impl=impl)
-
-
-@pytest.mark.slow
-def test_a_model_takes_it_and_gives_the_same_scores():
-    plain = tree_model(attention.XLA)
-    params = tiny.params(plain)
-    tokens = np.arange(2 * 8).reshape(2, 8) % tiny.VOCAB
-    mask = np.broadcast_to(random_tree(8), (2, 8, 8))
-    positions = np.broadcast_to(mask[0].sum(-1) - 1, (2, 8))
-    cache = plain.init_memory(2, 64).replace(lengths=np.array([10, 40], np.int32))
-    given = params, tokens, positions, mask, cache
-    wanted = jax.jit(plain.apply)(*given).logits
-    kernel = tree_model(TRITON)
-    assert kernel != plain and hash(kernel) != hash(plain)
-    traced = jax.jit(kernel.apply).trace(*given)
-    assert str(traced.jaxpr).count("pallas_call[") == 2
-    assert "pallas_call[" not in str(jax.make_jaxpr(plain.apply)(*given))
-    found = traced.lower().compile()(*given).logits
-    np.testing.assert_allclose(found, wanted, atol=1e-5)

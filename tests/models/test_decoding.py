@@ -5,7 +5,6 @@ import itertools
 import jax
 import numpy as np
 import pytest
-import tiny
 from safetensors.numpy import load_file
 
 import jspec
@@ -71,51 +70,3 @@ def check_greedy(found, reference, plain=False):
     drafter = jspec.Autoregressive() if plain else jspec.TokenRecycling(64, TREE, k=3)
     result = jspec.decode(found.model, found.params, drafter=drafter, **ask)
     np.testing.assert_array_equal(result.tokens, wanted)
-
-
-@pytest.mark.slow
-@families(NAMES[0], *NAMES[8:11])
-def test_rows_that_come_and_go_are_as_alone(given):
-    found, _ = given
-    model, params = found.model, found.params
-    texts = [found.tokens[0].tolist(), found.tokens[1, :5].tolist(), found.tokens[1, 4:].tolist()]
-    engine = jspec.Engine(
-        model, num_slots=2, capacity=48, drafter=jspec.TokenRecycling(64, TREE, k=3, per_row=True)
-    )
-    left = [12, 6, 9]
-
-    def insert(state, slot, number):
-        request = jspec.Request(max_tokens=left[number])
-        return engine.insert(state, slot, engine.prefill(params, texts[number], request))
-
-    state = insert(insert(engine.init(params), 0, 0), 1, 1)
-    where, output = {0: 0, 1: 1}, {}
-    while len(output) < 3:
-        state, _ = engine.generate(params, state, rounds=1)
-        for slot, number in list(where.items()):
-            if bool(state.done[slot]):
-                output[number] = state.tokens[slot, : left[number]]
-                state = engine.free(state, slot)
-                del where[slot]
-                if number == 1:  # a third takes the place of the first that ends
-                    state = insert(state, slot, 2)
-                    where[slot] = 2
-    for number, text in enumerate(texts):
-        alone = jspec.decode(model, params, [text], max_new_tokens=left[number])
-        np.testing.assert_array_equal(output[number], alone.tokens[0])
-
-
-@pytest.mark.slow
-@families("gpt_oss", "qwen3_5", "gemma4_unified", "qwen3_5_moe")
-def test_scanned_layers_give_the_same(given, fixtures, request):
-    """Checks scanned layers, which share one array: a wrong part of it would show."""
-    found, _ = given
-    name = request.node.callspec.params["given"]
-    loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)
-    assert any(len(layers) > 1 for group in loaded.model.groups for layers in group)
-    output = tiny.forward(loaded.model, loaded.params, found.tokens)
-    np.testing.assert_allclose(output.logits, found.logits, atol=1e-4, rtol=0)
-    ask = dict(prompt=found.tokens, max_new_tokens=12, drafter=jspec.TokenRecycling(64, TREE, k=3))
-    one = jspec.decode(found.model, found.params, **ask)
-    many = jspec.decode(loaded.model, loaded.params, **ask)
-    np.testing.assert_array_equal(many.tokens, one.tokens)

@@ -218,21 +218,12 @@ def test_the_tokens_of_a_text_are_its_bytes(make):
 
 
 @pytest.mark.parametrize("make", VOCABULARIES)
-def test_pieces_join_to_the_whole(make):
-    tokenizer, chance = make(), random.Random(0)
+def test_pieces_join_to_the_whole_and_add_to_a_prompt_what_it_has_more(make):
+    tokenizer, chance, followed = make(), random.Random(0), 0
     for _ in range(100):
         ids = drawn(tokenizer, chance)
-        first = chance.randint(0, len(ids))
-        assert "".join(pieces_of_all(tokenizer, ids, first)) == text_of(tokenizer, ids)
-
-
-@pytest.mark.parametrize("make", VOCABULARIES)
-def test_a_row_adds_to_its_prompt_what_the_whole_has_more(make):
-    tokenizer, chance, followed = make(), random.Random(1), 0
-    for _ in range(100):
-        ids = drawn(tokenizer, chance)
-        size = chance.randint(0, len(ids))
-        whole = text_of(tokenizer, ids)
+        size, whole = chance.randint(0, len(ids)), text_of(tokenizer, ids)
+        assert "".join(pieces_of_all(tokenizer, ids, size)) == whole
         before, *after = pieces(tokenizer, ids, size)
         assert "".join(after) == Detokeniser(tokenizer, ids[:size]).finish(ids[size:])
         if whole.startswith(before + "".join(after)):

@@ -1,11 +1,8 @@
 """Every family against recorded logits of `transformers`, whole and in parts."""
 
-from dataclasses import replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import tiny
 from ancestry import ancestors
 
@@ -45,26 +42,6 @@ def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant):
                     getattr(scored, field)[row, jnp.asarray(path)],
                     getattr(whole, field)[row, past : past + len(path)], atol=TOLERANCE, rtol=0,
                 )  # fmt: skip
-
-
-@pytest.mark.slow
-def test_a_tree_in_the_slots_behind_the_live_ones_scores_as_one_apart(variant):
-    """As on a GPU; and the memory after the round has the nodes of the path in order."""
-    cache, (nodes, positions, mask) = tree_behind_a_cache(variant)
-    apart = variant.forward(variant.params, nodes, positions, mask, cache)
-    room = len(PARENTS)
-    opened = each_cache(lambda part: replace(part, room=room).opened(mask, positions), cache)
-    behind = variant.forward(variant.params, nodes, positions, mask, opened)
-    for field in ("logits", "hidden"):
-        both = getattr(behind, field), getattr(apart, field)
-        np.testing.assert_allclose(*both, atol=TOLERANCE, rtol=0)
-
-    path, counts = jnp.array([[0, 2, 4], [0, 2, 5]]), jnp.array([3, 2])
-    commit = jax.jit(variant.model.commit)
-    wanted = commit(cache, apart.tentative, path, counts)
-    after = commit(opened, behind.tentative, path, counts)
-    unmoved = commit(opened, behind.tentative, jnp.tile(jnp.arange(3), (2, 1)), counts)
-    assert all(same(after, wanted)) and not any(same(unmoved, wanted))
 
 
 def tree_behind_a_cache(variant):

@@ -63,7 +63,7 @@ def folder(tmp_path):
 
 
 @pytest.mark.parametrize("kind", HEADS)
-def test_a_head_survives_the_disk(kind, tmp_path):
+def test_a_head_survives_the_disk_and_is_ready_to_decode_with(kind, tmp_path):
     head = HEADS[kind]
     variables = weights(head)
     derived = {"table": {"info": jnp.zeros(3)}, "target": {"embed": jnp.zeros(1)}}
@@ -82,6 +82,19 @@ def test_a_head_survives_the_disk(kind, tmp_path):
     assert set(target) == (set() if kind == "medusa" else {"embed", "head"})
     asked = {"target": {}} | registry.shapes(head)
     assert jax.tree.structure(asked) == jax.tree.structure(held | {"target": target})
+    loaded, read = heads.load(tmp_path / "head", TARGET), held | {"target": target}
+    tapped = dataclasses.replace(TARGET, model=registry.with_taps(TARGET.model, head))
+    assert (loaded.head, loaded.target) == (found, tapped)
+    assert tuple(loaded) == (loaded.head, loaded.params, loaded.target)
+    params = dict(loaded.params)
+    # Lyanna's token info is in a table, which reads as what it was computed from does.
+    assert ("table" in params) == (kind == "lyanna")
+    if kind == "lyanna":
+        inputs = jnp.zeros((1, 23, 23)), jnp.arange(23)[None]
+        informed = (head.inform(one, *inputs) for one in (params, read))
+        np.testing.assert_allclose(*informed, rtol=1e-6)
+        del params["table"]
+    assert jax.tree.structure(params) == jax.tree.structure(read)
 
 
 @pytest.mark.parametrize("held", [jnp.int8, "w8a8"])
@@ -93,28 +106,6 @@ def test_a_head_of_8_bit_weights_is_wide(held, tmp_path):
     assert found == head
     wanted = weights(head)["params"]
     assert tiny.equal(variables["params"], wanted)
-
-
-@pytest.mark.parametrize("kind", HEADS)
-def test_a_loaded_head_is_ready_to_decode_with(kind, tmp_path):
-    head = HEADS[kind]
-    heads.save(tmp_path / "head", head, weights(head), TARGET)
-    loaded = heads.load(tmp_path / "head", TARGET)
-    module, variables = heads.read_variables(tmp_path / "head", TARGET)
-    tapped = dataclasses.replace(TARGET, model=registry.with_taps(TARGET.model, head))
-    assert (loaded.head, loaded.target) == (module, tapped)
-    assert tuple(loaded) == (loaded.head, loaded.params, loaded.target)
-    params = dict(loaded.params)
-    # Lyanna's token info is in a table, which reads as what it was computed from does.
-    assert ("table" in params) == (kind == "lyanna")
-    if kind == "lyanna":
-        logits = jnp.zeros((1, 23, 23))
-        tokens = jnp.arange(23)[None]
-        np.testing.assert_allclose(
-            head.inform(params, logits, tokens), head.inform(variables, logits, tokens), rtol=1e-6
-        )
-        del params["table"]
-    assert jax.tree.structure(params) == jax.tree.structure(variables)
 
 
 def test_medusa_heads_of_hot_tokens_are_their_blocks_alone(tmp_path):

@@ -111,11 +111,7 @@ def _run(drafter, params, sampled, model=MODEL):
 
 
 @pytest.mark.parametrize(
-    ("name", "sampled"),
-    [
-        ("recycling", True),
-        pytest.param("draft", False, marks=pytest.mark.slow),
-    ],
+    ("name", "sampled"), [("recycling", True), pytest.param("draft", False, marks=pytest.mark.slow)]
 )
 def test_drafted_tokens_are_those_of_plain_decoding(name, sampled, plain):
     found = _run(*DRAFTERS[name], sampled)

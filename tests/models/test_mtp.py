@@ -22,7 +22,6 @@ FIXTURES = Path(__file__).parent / "fixtures"
 NAMES = ("qwen3_next", "deepseek_v3", "glm4_moe")
 SLOW = ("glm4_moe", "qwen3_5", "qwen3_5_moe", "glm4_moe_lite")
 CHAIN, TREE = jspec.tree.branching([1, 1, 1]), jspec.tree.branching([3, 2, 1])
-DRAWN = {"key": 5, "sampling": jspec.Sampling(temperature=0.8)}
 
 
 def whole(folder, fixtures, name, **changes):
@@ -99,31 +98,7 @@ def test_a_changed_computation_is_detected(target, checkpoint, reference):
         assert np.abs(np.asarray(output.logits) - reference["logits_1"]).max() > 0.1
 
 
-# Quick tests of EAGLE, and of what the head computes, hold the same.
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "template", "settings"),
-    [
-        ("qwen3_next", TREE, DRAWN),
-        ("deepseek_v3", CHAIN, DRAWN),
-        ("glm4_moe", CHAIN, {}),
-        ("qwen3_5", TREE, {}),
-        ("qwen3_5_moe", TREE, DRAWN),
-        ("glm4_moe_lite", CHAIN, {}),
-    ],
-    indirect=["name"],
-)
-def test_it_drafts_for_its_own_target(target, checkpoint, reference, template, settings):
-    head, params, _ = heads.load(checkpoint, target)
-    prompt = reference["tokens"][:, :8]
-    ask = dict(prompt=prompt, prompt_lengths=[8, 3], max_new_tokens=12)
-    drafted = dict(drafter_params=params, drafter=jspec.EAGLE(head, template))
-    plain = jspec.decode(target.model, target.params, **ask, **settings)
-    found = jspec.decode(target.model, target.params, **ask, **settings, **drafted)
-    np.testing.assert_array_equal(found.tokens, plain.tokens)
-    assert (found.stats.num_draft_tokens > 0).all()
-
-
+@pytest.mark.parametrize("name", NAMES[:1], indirect=True)
 def test_methods_find_it(target, checkpoint, fixtures, name):
     assert heads.own(target) == str(checkpoint)
     for method, kind in (("eagle", jspec.EAGLE), ("eagle2", jspec.EAGLE2)):
@@ -178,6 +153,7 @@ def test_a_head_of_float8_weights_is_dequantised(tmp_path, target, fixtures, nam
     np.testing.assert_allclose(found, 2 * whole_head, rtol=0.07, atol=0.01)
 
 
+@pytest.mark.parametrize("name", NAMES[1:2], indirect=True)
 def test_it_is_saved_in_our_format(target, checkpoint, tmp_path):
     head, variables = heads.read_variables(checkpoint, target, only="mtp")
     check_saving(tmp_path / "saved", head, variables, target)
@@ -197,20 +173,19 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path, fixtures, target, name):
             heads.load(folder, target)
 
 
-def test_a_family_without_such_heads_is_refused(tmp_path, fixtures, target, name):
+@pytest.mark.parametrize("name", NAMES[:1], indirect=True)
+def test_another_family_or_width_is_refused(tmp_path, fixtures, checkpoint, target, name):
     folder = whole(tmp_path / "it", fixtures, name)
     shutil.copy(fixtures / "qwen3" / "config.json", folder / "config.json")
     with pytest.raises(ValueError, match="an MTP head of Qwen3ForCausalLM, which jspec does not"):
         heads.load(folder, target)
-
-
-def test_a_head_of_another_width_is_refused(checkpoint, target):
     wide = dataclasses.replace(target.model.config, hidden_size=24)
     other = dataclasses.replace(target, model=target.model.clone(config=wide))
     with pytest.raises(ValueError, match=r"\[16, 32\], but its config and this target ask"):
         heads.load(checkpoint, other)
 
 
+@pytest.mark.parametrize("name", NAMES[:1], indirect=True)
 def test_an_unknown_scheme_is_refused(checkpoint, target):
     head = heads.load(checkpoint, target).head
     with pytest.raises(ValueError, match="scheme is 'recursive'; pass a draw with its verifier"):

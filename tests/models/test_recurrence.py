@@ -92,8 +92,10 @@ def test_siblings_are_told_apart():
 
 
 @pytest.mark.parametrize("delta", [True, False])
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("form", "way"),
+    [(recurrence.by_chunks, recurrence.summed), pytest.param(by_kernel, replayed, marks=there)],
+)
 @pytest.mark.parametrize("count", [pytest.param(CHUNK, marks=pytest.mark.slow), 2 * CHUNK + 7])
 def test_a_long_text_is_read_as_token_by_token(form, way, delta, count):
     nodes, states = given(count, delta)

@@ -50,7 +50,10 @@ def test_scanned_layers_give_the_numbers_of_the_others():
     assert not tiny.equal(run(scanned, checkpoint.relaid(scanned, turned)), wanted)
 
 
-FAMILIES = "gpt2", "opt_norms_behind_projected", "pythia", "mixtral", "llama31", "qwen3"
+FAMILIES = (
+    *("gpt2", "opt_norms_behind_projected", "pythia", "mixtral", "llama31", "qwen3"),
+    *("gpt_oss", "qwen3_5", "gemma4_unified", "qwen3_5_moe"),
+)
 
 
 @pytest.mark.parametrize("name", quick.only(FAMILIES, "gpt2"))

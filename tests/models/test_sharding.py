@@ -33,27 +33,6 @@ def mesh() -> Mesh:
     return jax.make_mesh((2, 4), ("data", "model"), (AxisType.Auto, AxisType.Auto))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_the_sharded_forward_pass_equals_the_plain_one(name, mesh, fixtures):
-    model, params, _ = jspec.models.load(fixtures / name, with_tokenizer=False)
-    tokens = np.random.default_rng(3).integers(0, model.vocab_size, (4, 8))
-    forward = jax.jit(model.apply)
-    prompt = forward(params, *tiny.causal(tokens), None)
-    every = jnp.broadcast_to(jnp.arange(8), (4, 8))
-    lengths = jnp.asarray([8, 7, 6, 5])
-    cache = model.commit(model.init_memory(4, 16), prompt.tentative, every, lengths)
-    root = (tokens[:, :1], lengths[:, None], jnp.ones((4, 1, 1), bool))
-    whole = forward(params, *root, cache)
-
-    spread = jax.device_put(cache, sharding.memory(cache, mesh))
-    laid, split = sharding.spread(model, params, mesh)
-    found = jax.jit(laid.apply)(split, *root, spread)
-    np.testing.assert_allclose(found.logits, whole.logits, atol=1e-5)
-    for ours, theirs in zip(*map(jax.tree.leaves, (found.tentative, whole.tentative)), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-5)
-
-
 def test_weights_are_loaded_onto_their_devices(mesh, fixtures):
     folder = fixtures / "llama2"
     params = jspec.models.load(folder, with_tokenizer=False, mesh=mesh).params["params"]

@@ -46,20 +46,6 @@ def test_tokens_next_to_tokenizer_json_are_one_id_each(tmp_path, kind):
     assert Detokeniser(found).finish(ids) == "user\nOnce <tool>"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", range(3))
-def test_their_ids_are_those_of_transformers(tmp_path, kind):
-    transformers = pytest.importorskip("transformers")
-    made = tiny_gguf.words(special=["<|endoftext|>"])
-    folder(tmp_path, made, **{"tokenizer_config": {}} | files(made.get_vocab_size())[kind])
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    theirs = transformers.PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    ours = tokenizer.read(tmp_path)
-    for text in (TALK, f"{END}{END} a<tool><tool>{START}"):
-        ids = ours.encode(text, add_special_tokens=False).ids
-        assert ids == theirs(text, add_special_tokens=False)["input_ids"]
-
-
 def test_tokens_that_fit_nowhere_are_one_sentence(tmp_path):
     made = tiny_gguf.words(special=["<|endoftext|>"])
     size = made.get_vocab_size()

@@ -66,8 +66,7 @@ def words(texts=TEXTS, special=SPECIAL, split=None) -> Tokenizer:
     made.pre_tokenizer = split or pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     made.train_from_iterator(
-        texts,
-        BpeTrainer(vocab_size=320, initial_alphabet=alphabet, special_tokens=special),
+        texts, BpeTrainer(vocab_size=320, initial_alphabet=alphabet, special_tokens=special)
     )
     return made
 

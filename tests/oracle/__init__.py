@@ -15,13 +15,13 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
     rules            acceptance at one node: accept probabilities and the residual distribution
     block            a chain judged as a whole, or token by token: how much is kept, what follows
     traversal        a tree judged from its leaves to its root: the tests, what follows each
-    draws            every way the children of a node can be drawn, with its probability
+    proposals        every way the children of a node can be drawn, with its probability
     trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the distribution of a walk
     beams            stochastic beam search (RSD-S), and every tree it can give
-    sequoia          the dynamic programme of Sequoia, and every shape of a tree
+    sequoia          every shape of a tree, and the tokens to expect of it
 """
 
-from .beams import every_beam, rsd_s, sequence_values
+from .beams import every_beam, rsd_s
 from .block import (
     block,
     block_probabilities,
@@ -45,14 +45,7 @@ from .control import (
 from .greedy import greedy, truncate
 from .lookahead import lookahead, lookahead_insert
 from .prompt_lookup import prompt_lookup
-from .proposals import (
-    acceptance,
-    draws_iid,
-    draws_swor,
-    emitted_probs,
-    list_bound,
-    optimal_acceptance,
-)
+from .proposals import draws_iid, draws_swor, list_bound, optimal_acceptance
 from .rest import longest_match, rest
 from .rules import (
     RSD_FIGURE_1,
@@ -64,7 +57,7 @@ from .rules import (
     recursive,
 )
 from .sampling import probabilities
-from .sequoia import sequoia_shapes, sequoia_table, sequoia_tokens
+from .sequoia import sequoia_shapes, sequoia_tokens
 from .suffix import suffix, suffix_places, suffix_trie
 from .token_recycling import (
     TEMPLATE,
@@ -73,7 +66,7 @@ from .token_recycling import (
     token_recycling_update,
     top_candidates,
 )
-from .traversal import traversal, traversal_distribution, traversal_kept
+from .traversal import traversal, traversal_distribution
 from .trees import (
     ROOT,
     children_of,

@@ -34,14 +34,6 @@ def rsd_s(q, noise, width, length):
     return tree_of(lambda prefix: children.get(prefix, ()))
 
 
-def sequence_values(q, noise, length):
-    """{sequence: perturbed log-probability} of all that are possible: a beam that drops nothing."""
-    beam = [((), 0.0)]
-    for _ in range(length):
-        beam = _expanded(q, noise, beam)
-    return dict(beam)
-
-
 def _expanded(q, noise, beam):
     """[(prefix, perturbed log-probability)] of all possible children of a beam."""
     candidates = []

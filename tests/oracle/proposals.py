@@ -1,15 +1,12 @@
 """Every way that the children of a node can be drawn, so that losslessness is a finite sum.
 
 A set of draws is a list of `(children, weight)` whose weights sum to 1. A rule is lossless for it
-if the emission, averaged over it, is the target's distribution: `distribution(rule, p, q, draws) ==
-p`.
+if the emission, averaged over it, is the target's distribution.
 """
 
 from itertools import combinations, product
 
 import numpy as np
-
-from .rules import emission
 
 
 def draws_iid(q, num):
@@ -32,21 +29,6 @@ def draws_swor(q, num):
             longer += [((*children, token), weight * q[token] / total) for token in left]
         draws = longer
     return draws
-
-
-def emitted_probs(rule, p, q, draws):
-    """The distribution [V] of the token emitted at the node, over all draws."""
-    total = np.zeros(len(p))
-    for children, weight in draws:
-        accept, residual = rule(p, q, children)
-        total = total + weight * emission(accept, residual, children)
-    return total
-
-
-def acceptance(rule, p, q, draws):
-    """The probability that some child is kept, over all draws."""
-    refused = sum(weight * np.prod(1 - rule(p, q, children)[0]) for children, weight in draws)
-    return 1 - refused
 
 
 def list_bound(p, q, num):

@@ -1,36 +1,8 @@
-"""Sequoia's tree (Chen et al. 2024): its dynamic programme in loops, and all trees.
+"""Sequoia's tree (Chen et al. 2024): all trees, and what they are worth.
 
 acceptance[i] is the probability that a node's i-th child is the one that is kept, wherever the node
 is. A shape is the tuple of the shapes of a node's children; a leaf is ().
 """
-
-
-def sequoia_table(acceptance, nodes, levels):
-    """T[m][l]: the most tokens to expect of a tree of m nodes, root included, and l levels.
-
-    LLM as in the published code, from U[m][l][b], the best with just b children at the root:
-
-        U[1][l][0] = 1
-        U[m][l][b] = max over y of U[y][l][b-1] + acceptance[b] T[m-y][l-1]
-
-    Here the root is a level of its own. -inf where no tree has that many nodes.
-    """
-    none = float("-inf")
-    best = [[none] * (levels + 1) for _ in range(nodes + 1)]
-    for level in range(1, levels + 1):
-        exact = [[none] * (len(acceptance) + 1) for _ in range(nodes + 1)]
-        exact[1][0] = 1.0
-        for m in range(2, nodes + 1):
-            for b in range(1, len(acceptance) + 1):
-                exact[m][b] = max(
-                    exact[y][b - 1] + acceptance[b - 1] * best[m - y][level - 1]
-                    if best[m - y][level - 1] > none
-                    else none
-                    for y in range(1, m)
-                )
-        for m in range(1, nodes + 1):
-            best[m][level] = max(exact[m])
-    return best
 
 
 def sequoia_shapes(nodes, depth, width):

@@ -1,11 +1,9 @@
-"""The oracle itself: hand-worked cases, exact sums over all draws, and errors it must catch."""
+"""Oracles that nothing else is behind: filters of a distribution, and greedy decoding, by hand."""
 
 import numpy as np
 import pytest
 
 import oracle
-
-# ---- sampling ------------------------------------------------------------------------------------
 
 
 def logs(*masses):
@@ -39,35 +37,6 @@ def test_each_filter_and_their_order(settings, expected):
     np.testing.assert_allclose(probs, expected, atol=1e-15)
 
 
-@pytest.mark.parametrize(
-    ("settings", "kept"),
-    [
-        ({"temperature": 0}, [0]),
-        ({"top_k": 1}, [0, 2]),
-        ({"top_k": 3}, [0, 1, 2, 4]),
-        ({"top_p": 0.1}, [0, 2]),
-        ({"top_p": 0.7}, [0, 1, 2, 4]),
-        ({"min_p": 1}, [0, 2]),
-    ],
-)
-def test_ties_stay_together(settings, kept):
-    probs = oracle.probabilities([2.0, 1.0, 2.0, 0.0, 1.0], **settings)
-    assert np.flatnonzero(probs).tolist() == kept
-    assert probs.sum() == pytest.approx(1, abs=1e-15)
-
-
-# ---- greedy decoding -----------------------------------------------------------------------------
-
-
-def random_model(vocab, seed, order=2):
-    """Logits that depend on the last `order` tokens: deterministic, and repetitive enough."""
-
-    def next_logits(tokens):
-        return np.random.default_rng([seed, *tokens[-order:]]).normal(size=vocab)
-
-    return next_logits
-
-
 def cycle(tokens, vocab=5):
     """After t comes t + 1, round and round; the second best is t + 2, and so on."""
     return -((np.arange(vocab) - tokens[-1] - 1) % vocab).astype(float)
@@ -78,117 +47,3 @@ def test_greedy_ends_with_an_end_token_or_at_the_limit():
     assert oracle.greedy(cycle, [1], 7, eos={0, 4}) == [2, 3, 4]
     assert oracle.greedy(cycle, [1], 2, eos={4}) == [2, 3]
     assert oracle.greedy(cycle, [1], 0) == []
-
-
-# ---- Token Recycling -----------------------------------------------------------------------------
-
-
-def test_token_recycling_by_hand():
-    """Chain of two drafts on the cycle 0 1 2 3 4, from zeros.
-
-    tree 1 0 0 -> 2;  2 0 1 -> 3;  3 0 1 -> 4;  4 0 1 -> 0 1 2;  2 3 4 -> 3 4 0, cut at the limit.
-    """
-    chain = [(0,), (0, 0)]
-    tokens, steps, matrix, histogram = oracle.token_recycling(cycle, [1], 8, k=1, template=chain)
-    assert tokens == [2, 3, 4, 0, 1, 2, 3, 4]
-    assert (steps, histogram) == (5, [0, 3, 1, 1])
-    assert matrix.tolist() == [[1], [2], [3], [4], [0]]
-
-
-def test_token_recycling_equals_greedy():
-    for seed in range(4):
-        model = random_model(vocab=12, seed=seed)
-        expected = oracle.greedy(model, [1, 2, 3], 25, eos={seed})
-        tokens, steps, matrix, histogram = oracle.token_recycling(model, [1, 2, 3], 25, eos={seed})
-        assert tokens == expected
-        assert sum(n * count for n, count in enumerate(histogram)) == len(tokens)
-        assert sum(histogram) == steps and histogram[0] == 0 and len(histogram) == 8
-
-        again = oracle.token_recycling(model, [1, 2, 3], 25, eos={seed}, matrix=matrix)
-        assert again[0] == expected
-
-
-# ---- prompt lookup -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("context", "options", "draft"),
-    [
-        ([1, 2, 3, 9, 8, 1, 2, 3], {}, [9, 8, 1, 2, 3]),
-        ([1, 2, 3, 9, 8, 1, 2, 3], {"num": 2}, [9, 8]),
-        ([1, 2, 3, 9, 8, 1, 2, 3], {"num": 5, "full": True}, [9, 8, 1, 2, 3]),
-        ([1, 2, 3, 9, 8, 1, 2, 3], {"num": 6, "full": True}, []),
-        ([3, 7, 2, 3, 8, 2, 3, 9, 2, 3], {"num": 1}, [8]),  # longest first, then leftmost
-        ([3, 7, 2, 3, 8, 2, 3, 9, 2, 3], {"num": 1, "n_max": 1}, [7]),
-        ([3, 7, 6, 2, 3, 8, 2, 3], {"num": 4, "full": True}, [7, 6, 2, 3]),  # 2 3 ends too early
-        ([5, 6, 3, 7, 3], {"n_min": 2}, []),
-        ([4, 4, 4], {}, [4]),
-        ([1, 2, 3], {}, []),
-        ([1], {}, []),
-    ],
-)
-def test_prompt_lookup(context, options, draft):
-    assert oracle.prompt_lookup(context, **options) == draft
-
-
-# ---- rules: verify/test_rules.py finds them lossless, and equal to those of the package ----------
-
-
-def distributions(count, seed=0):
-    """Pairs (p, q) on 3 or 4 tokens: with zeros, disjoint, equal, one-hot, and a sure draft."""
-    rng = np.random.default_rng(seed)
-    pairs = [
-        (np.array([0.5, 0.5, 0.0, 0.0]), np.array([0.0, 0.0, 0.3, 0.7])),
-        (np.array([0.2, 0.3, 0.5]), np.array([0.2, 0.3, 0.5])),
-        (np.array([0.0, 1.0, 0.0]), np.array([0.5, 0.2, 0.3])),
-        (np.array([0.5, 0.2, 0.3]), np.array([0.0, 1.0, 0.0])),
-    ]
-    for _ in range(count):
-        vocab = rng.integers(3, 5)
-        pair = rng.dirichlet(np.ones(vocab) / 2, size=2)
-        pair[rng.uniform(size=pair.shape) < 0.25] = 0
-        pair[np.arange(2), rng.integers(vocab, size=2)] += 0.1
-        p, q = pair / pair.sum(axis=1, keepdims=True)
-        pairs.append((p, q))
-    return pairs
-
-
-def error(rule, p, q, draws):
-    return np.abs(oracle.emitted_probs(rule, p, q, draws) - p).max()
-
-
-def test_no_rule_beats_optimal_transport():
-    for p, q in distributions(40):
-        for num in (1, 2, 3):
-            best = oracle.optimal_acceptance(p, q, num) + 1e-12
-            assert oracle.acceptance(oracle.multi_round, p, q, oracle.draws_iid(q, num)) <= best
-            k_seq = oracle.acceptance(oracle.k_seq, p, q, oracle.draws_iid(q, num))
-            assert k_seq <= best
-            assert k_seq >= (1 - (1 - 1 / num) ** num) * best - 1e-9  # SpecTr, Theorem 2
-
-
-# ---- negative controls: what is wrong must show; verify/test_rules.py has the others -------------
-
-
-def changed(draws, change):
-    """The draws after `change` has dropped some of the children."""
-    return [(tuple(change(children)), weight) for children, weight in draws]
-
-
-# Where refusing one child leaves the residual on one token, most mistakes cancel; not so here.
-P, Q = np.array([0.2, 0.4, 0.4]), np.array([0.6, 0.3, 0.1])
-
-
-def test_children_dropped_for_their_own_probability_are_caught():
-    """A sibling may exist because of earlier ones, never of itself (DySpec, errata)."""
-
-    def by_itself(children):
-        return [child for child in children if Q[child] >= 0.2]
-
-    def by_those_before(children):
-        return [c for i, c in enumerate(children) if 1 - sum(Q[list(children[:i])]) >= 0.5]
-
-    draws = oracle.draws_swor(Q, 3)
-    assert {len(children) for children, _ in changed(draws, by_those_before)} == {1, 2, 3}
-    assert error(oracle.recursive, P, Q, changed(draws, by_those_before)) < 1e-12
-    assert error(oracle.recursive, P, Q, changed(draws, by_itself)) > 0.05

@@ -119,14 +119,6 @@ HALVES = table(
 ORDERS = {(): [1, 0, 2], (0,): [2, 0, 1], (1,): [2, 1, 0], (2,): [1, 0, 2]}
 
 
-def test_trees_are_breadth_first_and_equal_siblings_share_the_first_ones_children():
-    children = {(): [2, 0, 2], (2,): [1], (0,): [1, 1], (0, 1): [2]}
-    tokens, parents = oracle.tree_of(lambda prefix: children.get(prefix, ()))
-    assert tokens == [oracle.ROOT, 2, 0, 2, 1, 1, 1, 2]
-    assert parents == [-1, 0, 0, 0, 1, 2, 2, 5]
-    assert oracle.children_of((tokens, parents)) == children
-
-
 def test_dyspec_by_hand():
     """Checks a tree by hand. The root's slot is worth 1 and gives token 1, of 1/4. The next is
     worth 3/4 and gives token 0, of 1/2. Below 0 are then 1/2 with token 2 and 3/8 with token 0.
@@ -149,54 +141,13 @@ def test_dyspec_by_hand():
     ]
 
 
-def test_a_threshold_keeps_the_slots_above_it():
-    def grown(threshold, budget=99):
-        return oracle.children_of(
-            oracle.dyspec_threshold(HALVES, ORDERS.__getitem__, threshold, budget)
-        )
-
-    assert grown(1.0) == {}
-    assert grown(0.75) == {(): [1]}
-    assert grown(0.25) == {(): [1, 0], (0,): [2, 0]}
-    assert grown(0.24, 6) == {(): [1, 0, 2], (1,): [2], (0,): [2, 0]}
-    assert grown(0.24, 5) == {(): [1, 0, 2], (1,): [2], (0,): [2]}  # cut breadth-first
-
-
-def test_a_threshold_tree_is_the_greedy_tree_of_its_size():
-    for seed in range(20):
-        q, rng = model(seed, zeros=0.2), np.random.default_rng(seed)
-
-        @cache
-        def order(prefix, q=q, rng=rng):
-            probs = q(prefix)
-            return rng.choice(VOCAB, np.count_nonzero(probs), replace=False, p=probs).tolist()
-
-        grown = oracle.dyspec_threshold(q, order, rng.uniform(0.02, 0.3), 10**6)
-        assert len(grown[0]) > 4
-        assert grown == oracle.dyspec_greedy(q, order, len(grown[0]) - 1)
-
-
 # ---- losslessness, all randomness summed out ---------------------------------------------------
-
-
-@pairs
-def test_rsd_c_is_lossless(p, q):
-    for factors in [(1,), (2,), (3,), (1, 1), (2, 1), (2, 2), (3, 1), (1, 3)]:
-        assert error(every_rsd_c(q, factors), oracle.recursive, p, q) < EXACT
 
 
 @pairs
 def test_specinfer_is_lossless(p, q):
     for factors in [(2,), (1, 1), (2, 1), (2, 2), (3, 2)]:
         assert error(every_specinfer(q, factors), oracle.multi_round, p, q) < EXACT
-
-
-@pairs
-def test_recursive_rejection_of_independent_draws_is_lossless(p, q):
-    """A repeat is refused and changes nothing, and the first of each token come as draws without
-    replacement do: the repeats between them tell when a new token comes, not which.
-    """
-    assert error(every_specinfer(q, (3, 2)), oracle.recursive, p, q) < EXACT
 
 
 @pytest.mark.parametrize("num", [1, 2, 3])
@@ -208,113 +159,9 @@ def test_spectr_is_lossless(p, q, rule, num):
 
 
 @pairs
-def test_greedy_dyspec_is_lossless(p, q):
-    for budget in [1, 2, 3, 4, 6]:
-
-        def grown(ask, budget=budget):
-            return oracle.dyspec_greedy(q, ask, budget)
-
-        trees = oracle.every_tree(grown, orders(q))
-        assert error(trees, oracle.recursive, p, q) < EXACT
-
-
-@pairs
-def test_threshold_dyspec_is_lossless(p, q):
-    for threshold, budget in [(0.3, 8), (0.15, 4), (0.15, 5), (0.05, 6)]:
-
-        def grown(ask, threshold=threshold, budget=budget):
-            return oracle.dyspec_threshold(q, ask, threshold, budget)
-
-        trees = oracle.every_tree(grown, orders(q))
-        assert error(trees, oracle.recursive, p, q) < EXACT
-
-
-@pairs
 def test_rsd_s_is_lossless(p, q):
     for width in [1, 2, 3, 4]:
         assert error(oracle.every_beam(q, width, DEPTH), oracle.recursive, p, q) < EXACT
-
-
-@pairs
-def test_a_beam_longer_than_what_is_looked_at_is_lossless(p, q):
-    assert error(oracle.every_beam(q, 2, DEPTH + 1), oracle.recursive, p, q) < EXACT
-
-
-@pairs
-def test_point_masses_are_lossless_on_any_tree(p, q):
-    def rule(p, q, children):
-        return oracle.deterministic_proposal(p, children)
-
-    for tree in [
-        ([-1], [-1]),
-        ([-1, 1, 1, 0, 2], [-1, 0, 0, 0, 1]),
-        ([-1, 0, 1, 2], [-1, 0, 1, 2]),
-    ]:
-        assert error([(tree, 1.0)], rule, p, q) < EXACT
-
-
-# ---- stochastic beam search itself ---------------------------------------------------------------
-
-
-def gumbel(rng):
-    @cache
-    def noise(prefix):
-        return rng.gumbel(size=VOCAB)
-
-    return noise
-
-
-def test_a_parents_value_is_the_largest_of_its_childrens():
-    """Kool et al. 2019, section 4.1; the root's is 0 by choice."""
-    for zeros in [0.0, 0.4]:
-        q, noise = model(1, zeros), gumbel(np.random.default_rng(0))
-        values = {(): 0.0}
-        for length in range(1, 5):
-            deeper = oracle.sequence_values(q, noise, length)
-            for prefix, value in values.items():
-                below = [deeper[child] for child in deeper if child[:-1] == prefix]
-                assert max(below) == pytest.approx(value, abs=EXACT)
-            values = deeper
-
-
-def test_the_order_of_whole_sequences_decides_the_tree():
-    """The pruned search finds, level by level, the first different beginnings in that order."""
-    for width in [1, 2, 3, 5]:
-        rng = np.random.default_rng(0)
-        for seed in range(20):
-            q, noise = model(seed, zeros=0.2), gumbel(rng)
-            values = oracle.sequence_values(q, noise, 3)
-            order = sorted(values, key=lambda sequence: -values[sequence])
-            children = {}
-            for depth in range(1, 4):
-                for prefix in list(dict.fromkeys(s[:depth] for s in order))[:width]:
-                    children.setdefault(prefix[:-1], []).append(prefix[-1])
-            assert oracle.children_of(oracle.rsd_s(q, noise, width, 3)) == children
-
-
-def test_trees_come_as_often_as_the_sum_over_orders_says():
-    q, rng, runs = model(1), np.random.default_rng(0), 3000
-    trees = dict(oracle.every_beam(q, 2, DEPTH))
-    seen = dict.fromkeys(trees, 0)
-    for _ in range(runs):
-        tokens, parents = oracle.rsd_s(q, gumbel(rng), 2, DEPTH)
-        seen[tuple(tokens), tuple(parents)] += 1
-    # Chi-squared; its mean is the number of trees less one, its deviation the root of twice that.
-    freedom = len(trees) - 1
-    far = sum(
-        (seen[tree] - runs * probability) ** 2 / (runs * probability)
-        for tree, probability in trees.items()
-    )
-    assert abs(far - freedom) < 4 * np.sqrt(2 * freedom)
-
-
-def test_unlikely_sequences_do_not_overflow():
-    def q(prefix):
-        return np.array([1e-300, 1e-200, 1 - 1e-200])
-
-    tokens, _ = oracle.rsd_s(q, lambda _: np.array([-2.0, 0.0, 5.0]), 4, 3)
-    assert len(tokens) == 1 + 3 + 4 + 4
-    assert np.isfinite(list(oracle.sequence_values(q, lambda _: np.zeros(3), 3).values())).all()
 
 
 # ---- negative controls: what is wrong must show --------------------------------------------------
@@ -339,18 +186,9 @@ def recursive_on_repeats(p, q, children):
     return accept, p
 
 
-def once(children):
-    return list(dict.fromkeys(children))
-
-
 WRONG = {
     "drawn nodes kept for their own value":
         (oracle.recursive, lambda: changed(every_rsd_c(Q, (3, 3)), partial(the_best, 5))),
-    "repeats left out of independent draws":
-        (oracle.multi_round, lambda: changed(every_specinfer(Q, (3, 2)), lambda _, c: once(c))),
-    "draws without replacement under multi-round":
-        (oracle.multi_round, lambda: every_rsd_c(Q, (2, 2))),
-    "draws without replacement under K-SEQ": (oracle.k_seq, lambda: every_rsd_c(Q, (2, 2))),
     "independent draws under recursive, which repeats change":
         (recursive_on_repeats, lambda: every_specinfer(Q, (3, 2))),
     "a beam's siblings in the order of their ids":
@@ -363,48 +201,8 @@ def test_wrong_variants_are_detected(rule, trees):
     assert error(trees(), rule, P, Q) > 0.04
 
 
-def random_model(seed):
-    """(prefix -> distribution, prefix -> order in which tokens are drawn from it)."""
-
-    def q(prefix):
-        own = np.random.default_rng([seed, 7, *prefix])
-        return own.dirichlet(np.full(VOCAB, 0.5))
-
-    def orders(prefix):
-        own = np.random.default_rng([seed, 11, *prefix])
-        return own.choice(VOCAB, VOCAB, replace=False, p=q(prefix)).tolist()
-
-    return q, orders
-
-
 def value(q, orders, slot):
     """The probability that the child of a rank below a prefix is tried: equations 9 to 11."""
     prefix, rank = slot
     reached = np.prod([q(prefix[:depth])[token] for depth, token in enumerate(prefix)])
     return reached * (1 - q(prefix)[orders(prefix)[:rank]].sum())
-
-
-def every_set(orders, size):
-    """All sets of so many slots in which a slot's parent and its earlier siblings are."""
-    found = {frozenset({((), 0)})}
-    for _ in range(size - 1):
-        grown = set()
-        for slots in found:
-            for prefix, rank in slots:
-                below = (*prefix, orders(prefix)[rank])
-                more = [(below, 0)] + [(prefix, rank + 1)] * (rank + 1 < VOCAB)
-                grown |= {slots | {slot} for slot in more if slot not in slots}
-        found = grown
-    return found
-
-
-@pytest.mark.parametrize("size", [2, 3, 4, 5])
-@pytest.mark.parametrize("seed", range(5))
-def test_no_other_tree_of_as_many_nodes_is_worth_more(seed, size):
-    q, orders = random_model(seed)
-    children = oracle.children_of(oracle.dyspec_greedy(q, orders, size))
-    chosen = {(prefix, rank) for prefix, drawn in children.items() for rank in range(len(drawn))}
-    values = [sum(value(q, orders, slot) for slot in slots) for slots in every_set(orders, size)]
-    assert sum(value(q, orders, slot) for slot in chosen) == pytest.approx(max(values))
-    assert len(values) > 1
-    assert min(values) < max(values)

@@ -62,12 +62,3 @@ def traversal_distribution(tree, p, q, depth, without_replacement=True):
             complete((*prefix, token), left * probability * share)
         left *= 1 - probability
     return joint
-
-
-def traversal_kept(tree, p, q, without_replacement=True):
-    """Drafted tokens kept, on average."""
-    left, kept = 1.0, 0.0
-    for prefix, probability, _ in traversal(tree, p, q, without_replacement):
-        kept += left * probability * len(prefix)
-        left *= 1 - probability
-    return kept

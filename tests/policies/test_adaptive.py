@@ -1,7 +1,5 @@
 """Widths chosen round by round: they change no token, leave every memory whole, and pay."""
 
-from dataclasses import dataclass, replace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,16 +9,13 @@ import tiny
 import jspec
 from jspec import tree as trees
 from jspec._validate.errors import InputError
-from jspec.decoding import decode_rounds
-from jspec.protocols import Drafting
 from jspec.testing import PrefixLM
 from jspec.tree.sanitize import sanitize
-from jspec.types import Frame, PolicyFeedback, Status, Tree
+from jspec.types import Frame, PolicyFeedback, Tree
 
 MODEL = PrefixLM()
 PARAMS = MODEL.init()
 BATCH = len(tiny.PROMPTS)
-MIXED = jspec.Sampling(temperature=np.array([0.0, 1.0, 0.7]))
 CHAIN = trees.chain(4)
 OTHER_TEXT = "the draft read another text"
 
@@ -35,8 +30,8 @@ def only(width, policy, batch=BATCH):
     return costs_of(batch, dict.fromkeys(policy.widths, 1e6) | {width: 1.0})
 
 
-def rounds(drafter, weights, policy, next_width, backoff=None, **request):
-    """The states after each round, the width of each forced, and whether the drafter is asked."""
+def rounds(drafter, weights, policy, next_width, **request):
+    """The states after each round, the width of each forced."""
     drafting = dict(drafter=drafter, drafter_params=weights, policy=policy)
     costs = only(0, policy)
     state = jspec.prefill(
@@ -44,68 +39,8 @@ def rounds(drafter, weights, policy, next_width, backoff=None, **request):
     )
     while not state.done.all():
         forced = only(next_width(), policy)
-        if backoff is not None:
-            memory = state.policy_state
-            waits = replace(memory.backoff, left=jnp.int32(backoff()))
-            state = replace(state, policy_state=replace(memory, backoff=waits))
         state = jspec.step(MODEL, PARAMS, state, **drafting, policy_params=forced)
         yield state
-
-
-FORCED = {
-    "budgeted_merge": (
-        jspec.merge(
-            jspec.Spine(tiny.VOCAB, 6, k=3),
-            jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False),
-            num_speculative_tokens=6,
-        ),
-        None,
-    ),
-    "tree_of_a_draft_model": (jspec.CoupledTree(MODEL, 8, max_depth=4, beam=3), PARAMS),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FORCED)
-def test_widths_and_back_offs_at_random_are_counted(name):
-    """One row ends early by a limit, another by an end token; no width compiles anything.
-
-    `test_own_policy` has random widths of all drafters.
-    """
-    drafter, weights = FORCED[name]
-    policy = jspec.Adaptive((0, 2, 5))
-    ask = dict(sampling=MIXED, key=5, max_new_tokens=24)
-    free = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
-    eos = np.array([[-1], [-1], [int(free.tokens[2, 13])]])
-    ask |= dict(stopping=jspec.Stopping(max_tokens=[24, 6, 24], eos=eos))
-    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
-    rng = np.random.default_rng(len(name))
-    chosen, programs, state = [], None, None
-    backed_off = (np.random.default_rng(7).integers(0, 4, 99) == 0).tolist()
-
-    def next_width():
-        width = int(rng.choice(policy.widths))
-        # A back-off is plain decoding, whatever it costs.
-        chosen.append(0 if backed_off[-1] else width)
-        return width
-
-    for last in rounds(drafter, weights, policy, next_width, backoff=backed_off.pop, **ask):
-        state = last
-        programs = programs or decode_rounds._cache_size()
-    assert decode_rounds._cache_size() == programs, "another curve compiled something"
-    np.testing.assert_array_equal(state.tokens[:, :24], plain.tokens)
-    np.testing.assert_array_equal(state.lengths, plain.lengths)
-    np.testing.assert_array_equal(state.status, plain.status)
-    assert Status.EOS in state.status and state.lengths[1] == 6
-    stats = state.stats
-    counted = [chosen.count(width) for width in policy.widths]
-    running = int(stats.num_rounds.argmax())
-    assert stats.width_histogram[running].tolist() == counted and min(counted) > 0
-    np.testing.assert_array_equal(stats.width_histogram.sum(-1), stats.num_rounds)
-    assert (np.asarray(stats.num_drafts) <= np.asarray(stats.width_histogram[:, 1:].sum(-1))).all()
-    assert stats.widths == policy.widths
-    most = (np.asarray(stats.width_histogram) * np.array(policy.widths)).sum(-1)
-    assert (np.asarray(stats.num_draft_tokens) <= most).all()
 
 
 def test_other_params_than_costs_are_a_sentence_in_a_step_too():
@@ -114,87 +49,6 @@ def test_other_params_than_costs_are_a_sentence_in_a_step_too():
     state = jspec.prefill(model, model.init(), [[1, 2, 1]], **ask, max_new_tokens=4)
     with pytest.raises(jspec.InputError, match=r"policy_params is .* and Adaptive takes"):
         jspec.step(model, model.init(), state, **ask, policy_params=np.float32(1))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["budgeted_merge", "tree_of_a_draft_model"])
-def test_plain_rounds_go_on_with_the_state_of_any_policy(name):
-    drafter, weights = FORCED[name]
-    policy = jspec.Adaptive((0, 2, 5))
-    drafting = dict(drafter=drafter, drafter_params=weights)
-    # The programs of the test above.
-    ends = jspec.Stopping(eos=np.full((BATCH, 1), -1))
-    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, stopping=ends)
-    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
-    chosen = dict(policy=policy, policy_params=only(5, policy))
-    state = jspec.prefill(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **drafting, **chosen, **ask)
-    number = 0
-    while not state.done.all():
-        number += 1
-        known = chosen if number % 3 == 0 else dict(policy=jspec.FixedWidth(0))
-        state = jspec.step(MODEL, PARAMS, state, **drafting, **known)
-        assert int(state.policy_state.backoff.left) == 0, "a draft that was not made set it back"
-    np.testing.assert_array_equal(state.tokens[:, :24], plain.tokens)
-    stats = state.stats
-    assert stats.widths == (0, 2, 5)
-    assert stats.width_histogram[int(stats.num_rounds.argmax())].tolist() == [
-        number - number // 3, 0, number // 3,
-    ]  # fmt: skip
-    assert int(stats.num_accepted_tokens.sum()) > 0, "the drafter learns all the same"
-
-
-@pytest.mark.slow
-def test_the_program_of_plain_rounds_holds_no_draft():
-    @dataclass(frozen=True)
-    class Watched(jspec.PromptLookup):
-        def draft(self, params, state, frame):
-            jax.debug.callback(print, frame.root)
-            return super().draft(params, state, frame)
-
-    drafter, policy = Watched(num_speculative_tokens=3), jspec.Adaptive((0, 3))
-    chosen = dict(policy=policy, policy_params=only(0, policy, 1))
-    state = jax.eval_shape(
-        lambda: jspec.prefill(
-            MODEL, PARAMS, [[1, 2, 3]], drafter=drafter, **chosen, max_new_tokens=9
-        )
-    )
-
-    def program(**decides):
-        drafting = Drafting(drafter, None, **decides)
-        return decode_rounds.lower(MODEL, PARAMS, state, drafting, 1).as_text()
-
-    assert "callback" in program(**chosen), "the control"
-    assert "callback" not in program(policy=jspec.FixedWidth(0))
-
-
-def check_every_round_accepts_its_width(drafter, policy, widths):
-    """The draft is the target: all that is verified of a chain is right, if it saw the text."""
-    cycle, asked = iter(widths * 99), []
-
-    def next_width():
-        asked.append(next(cycle))
-        return asked[-1]
-
-    before = np.zeros(BATCH, int)
-    for state in rounds(drafter, PARAMS, policy, next_width, max_new_tokens=30):
-        lengths = np.asarray(state.lengths)
-        wanted = np.minimum(before + 1 + asked[-1], 30)
-        np.testing.assert_array_equal(lengths, wanted, f"after widths {asked}")
-        before = lengths
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("known", "widths"),
-    [
-        ((0, 2), [2, 0, 2, 2, 0, 0]),
-        *(((0, 1, 2, 5), widths) for widths in ([0], [1], [2], [5], [0, 0, 5], [5, 0, 2, 1])),
-    ],
-    ids=str,
-)
-def test_a_draft_model_that_is_the_target_is_right_at_every_width(known, widths):
-    chain = jspec.SpeculativeDecoding(MODEL, 5)
-    check_every_round_accepts_its_width(chain, jspec.Adaptive(known), widths)
 
 
 def check_has_read(memory, target):
@@ -228,21 +82,6 @@ def test_a_draft_model_reads_its_accepted_path_from_a_tree_that_was_cut():
 
 
 # Drafters of their own: a program that was compiled is not compiled again.
-
-
-@pytest.mark.slow
-def test_a_wrong_cut_is_caught(monkeypatch):
-    """The deepest nodes, without their parents."""
-    monkeypatch.setattr(
-        "jspec.round.phases.cut",
-        lambda tree, width: trees.take_nodes(
-            tree,
-            jnp.roll(jnp.arange(5), -1)[4 - width :][None].repeat(BATCH, 0).at[:, 0].set(0).sort(1),
-        ),
-    )
-    drafter = jspec.SpeculativeDecoding(MODEL, 4)
-    with pytest.raises(AssertionError, match="after widths"):
-        check_every_round_accepts_its_width(drafter, jspec.Adaptive((0, 2, 4)), [2])
 
 
 @pytest.mark.slow
@@ -376,17 +215,7 @@ def outcome(tree, choice, tokens):
     return PolicyFeedback(tree, choice, jnp.asarray(emitted), counts)
 
 
-@pytest.mark.parametrize(
-    ("rate", "values"),
-    # The others are slow: more of the same.
-    [
-        (0.9, True),
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in ((0.9, False), (0.1, False), (0.1, True), (0.5, False), (0.5, True))
-        ),
-    ],
-)
+@pytest.mark.parametrize(("rate", "values"), [(0.9, True), (0.1, False)])
 def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
     """Each further token of a chain is right at a rate that the drafter does not know."""
     rng, depth = np.random.default_rng(3), 3
@@ -461,19 +290,3 @@ def test_misfits_are_refused_in_one_sentence():
     state = jspec.prefill(**ask, policy=policy)
     with pytest.raises(InputError, match=r"rounds of \(0, 3\) drafted nodes .* have \(0, 2\)"):
         jspec.step(MODEL, PARAMS, state, drafter=lookup, policy=jspec.Adaptive((0, 2)))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["budgeted_merge", "tree_of_a_draft_model"])
-def test_types_are_promoted_nowhere(name):
-    drafter, weights = FORCED[name]
-    policy = jspec.Adaptive((0, 2, 5))
-
-    def call(key):
-        return jspec.decode(
-            MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=weights,
-            policy=policy, policy_params=only(0, policy), sampling=MIXED, key=key, max_new_tokens=8,
-        ).tokens  # fmt: skip
-
-    with jax.numpy_dtype_promotion("strict"):
-        jax.eval_shape(call, jax.random.key(0))  # types are those of tracing

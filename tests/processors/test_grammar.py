@@ -1,7 +1,6 @@
 """Grammars in the loop by their definition: a token is allowed if some text goes on with it."""
 
 import itertools
-import json
 import re
 
 import jax
@@ -115,8 +114,8 @@ def test_a_program_does_not_grow_with_the_depth_of_its_trees():
 
     def operations(depth, *processors):
         call = CALL | dict(drafter=jspec.JumpForward(depth), processors=processors)
-        program = jax.jit(lambda weights: jspec.decode(MODEL, weights, **call).tokens)
-        return program.lower(WEIGHTS).as_text().count(" = ")
+        program = jax.make_jaxpr(lambda weights: jspec.decode(MODEL, weights, **call).tokens)
+        return str(program(WEIGHTS)).count(" = ")
 
     members = GRAMMARS[0], jspec.stop_strings(["abc", "dd"], TOKENS)
     shallow, deep = (operations(depth, *members) - operations(depth) for depth in (4, 24))
@@ -176,7 +175,6 @@ needs_outlines = pytest.mark.skipif(
     not pytest.importorskip("importlib.util").find_spec("outlines_core"),
     reason="regular expressions need pip install '.[grammar]'",
 )
-ASCII = [bytes([byte]) for byte in range(128)] + [b'{"', b'":', b'", "', b"name", b"tru", None]
 
 
 @needs_outlines
@@ -201,39 +199,6 @@ def test_a_regular_expression_allows_what_matches_it(pattern):
         found = masks.masked(grammars.automata, states[:, None], logits, np.array([[EOS]]))
         want = oracle.grammar(logits[0, 0], output, TOKENS, known, [EOS])
         np.testing.assert_array_equal(found[0, 0], want)
-
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 5},
-        "ok": {"type": "boolean"},
-        "kind": {"enum": ["x", "yy"]},
-    },
-    "required": ["name", "ok", "kind"],
-}
-
-
-@needs_outlines
-@pytest.mark.slow
-def test_texts_of_a_schema_parse_and_fit():
-    size = len(ASCII)
-    model = tables.Table(size)
-    weights = np.random.default_rng(0).normal(size=(1, size, size)).astype(np.float32)
-    call = dict(
-        prompt=[[65]] * 6, max_new_tokens=120,
-        stopping=jspec.Stopping(eos=size - 1), key=1, sampling=jspec.Sampling(),
-        processors=json_schema(SCHEMA, ASCII),
-    )  # fmt: skip
-    plain = jspec.decode(model, weights, **call)
-    drafted = jspec.decode(model, weights, **call, drafter=jspec.JumpForward())
-    assert plain.tokens.tolist() == drafted.tokens.tolist()
-    assert int(drafted.stats.num_rounds.sum()) < 0.7 * int(plain.stats.num_rounds.sum())
-    for row, count in enumerate(plain.lengths.tolist()):
-        assert plain.status[row] == Status.EOS
-        found = json.loads(b"".join(ASCII[token] for token in plain.tokens[row, : count - 1]))
-        assert set(found) == set(SCHEMA["properties"]) and isinstance(found["ok"], bool)
-        assert len(found["name"]) <= 5 and found["kind"] in ("x", "yy")
 
 
 @needs_outlines

@@ -136,16 +136,3 @@ def test_none_are_kept_where_none_are_asked_for():
         jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(24))
     with pytest.raises(jspec.InputError, match="mode is 'logits'; pass 'raw_logprobs'"):
         logprobs(1, "logits")
-
-
-@pytest.mark.slow
-def test_a_drafter_with_a_rule_of_its_own_has_them_too(target, next_logits):
-    drafter = jspec.SpeculativeDecoding(tiny.draft(), 3, scheme=jspec.schemes.RECURSIVE)
-    call = CALL | dict(drafter=drafter, drafter_params=tiny.params(tiny.draft()))
-    result = jspec.decode(*target, **call, processors=logprobs())
-    for row, length in enumerate(tiny.LENGTHS):
-        text = tiny.PROMPTS[row, :length].tolist()
-        for place, token in enumerate(result.tokens[row, : result.lengths[row]].tolist()):
-            want = log_softmax(next_logits(text))[token]
-            assert abs(float(result.logprobs.token_logprobs[row, place]) - want) < 1e-4
-            text.append(token)

@@ -83,24 +83,3 @@ def test_strings_are_passed_over_while_the_output_is_shorter():
         for least in (5, None)
     )
     assert (early.lengths < late.lengths).any()
-
-
-@pytest.mark.slow
-def test_rows_of_an_engine_wait_each_for_its_own():
-    engine = jspec.Engine(
-        MODEL, num_slots=2, capacity=32,
-        room=jspec.Room(min_tokens=True, stop=jspec.grammar.Capacity(32, 16)),
-    )  # fmt: skip
-    state, made = engine.init(WEIGHTS), stop_strings("\n\n", TOKENS)
-    for slot, least in enumerate((0, 6)):
-        request = jspec.Request(max_tokens=LIMIT, min_tokens=least, stop=made)
-        state = engine.insert(state, slot, engine.prefill(WEIGHTS, [2], request))
-    while not state.done.all():
-        state, _ = engine.generate(WEIGHTS, state)
-    for slot, least in enumerate((0, 6)):
-        alone = jspec.decode(
-            MODEL, WEIGHTS, [[2]], max_new_tokens=LIMIT, row_ids=[0],
-            stopping=jspec.Stopping(min_tokens=least, stop=made),
-        )  # fmt: skip
-        assert state.tokens[slot].tolist()[:LIMIT] == alone.tokens[0].tolist()
-        assert int(state.lengths[slot]) == int(alone.lengths[0])

@@ -174,23 +174,9 @@ def test_pairs_of_children_come_as_the_oracle_draws_them(draw, ways):
 
 
 @pytest.mark.slow
-def test_a_list_is_drawn_independently_and_of_one_child_it_is_the_coupled_draw():
-    rows = 20_000
-    found = drawn(proposals.gumbel_list, at_nodes(rows, NODES[:2]), round_of(rows), 2)
-    size = NODES.shape[1]
-    for node, probs in enumerate(NODES[:2]):
-        pairs = pairs_of(np.asarray(found.tokens)[:, node], size)
-        assert tables.distance(pairs, np.outer(probs, probs)) < 1
-    frame = round_of(500)
-    one = drawn(proposals.gumbel_list, at_nodes(500), frame, 1).tokens
-    np.testing.assert_array_equal(one, drawn(proposals.coupled, at_nodes(500), frame, 1).tokens)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [2, 4])
-def test_a_list_holds_the_target_s_token_as_often_as_the_lemma_says(number):
+def test_a_list_is_drawn_independently_and_holds_the_target_s_token_as_the_lemma_says():
     """And the coupled draw does more often: its children are chosen by what decides."""
-    p, q, rows = NODES[:3], NODES[3:], 15_000
+    p, q, rows, number = NODES[:3], NODES[3:], 15_000, 2
     frame = round_of(rows)
     noise = np.asarray(sampling.gumbel(frame.keys, frame.positions, p.shape[1]))
     with np.errstate(divide="ignore"):
@@ -199,12 +185,14 @@ def test_a_list_holds_the_target_s_token_as_often_as_the_lemma_says(number):
     for draw in (proposals.gumbel_list, proposals.coupled):
         children = np.asarray(drawn(draw, at_nodes(rows, q), frame, number).tokens)
         held[draw] = (children == token[..., None]).any(-1).mean(0)
+        for node, probs in enumerate(q):
+            found = pairs_of(children[:, node], q.shape[1])
+            apart = tables.distance(found, np.outer(probs, probs))
+            assert (apart < 1) == (draw == proposals.gumbel_list)
     for node in range(3):
         bound = oracle.list_bound(p[node], q[node], number)
         best = oracle.optimal_acceptance(p[node], q[node], number)
         assert bound - 0.02 < held[proposals.gumbel_list][node] < best + 0.02
-        assert bound > oracle.list_bound(p[node], q[node], 1)
-    assert (held[proposals.coupled] > held[proposals.gumbel_list] - 0.02).all()
     assert held[proposals.coupled].mean() > held[proposals.gumbel_list].mean() + 0.02
 
 
@@ -246,15 +234,6 @@ def test_a_row_draws_the_same_among_other_neighbours(draw):
     for place, row in enumerate(order):
         same = np.array_equal(there.tokens[place], here.tokens[row])
         assert same == (row % 2 == 0)
-
-
-def test_scores_fall_and_absent_children_have_no_probability():
-    found = drawn(proposals.without_replacement, at_nodes(500), round_of(500), 8)
-    scores = np.asarray(found.scores)
-    assert (scores[..., 1:] <= scores[..., :-1]).all()
-    possible = np.minimum(np.count_nonzero(NODES, axis=-1), 8)
-    np.testing.assert_array_equal(np.isfinite(scores).sum(-1), np.tile(possible, (500, 1)))
-    assert not np.asarray(found.child_probs)[scores == -np.inf].any()
 
 
 MIXED = Sampling(

@@ -261,26 +261,6 @@ def test_of_nodes_with_one_token_one_teaches():
         compared(tree, row, both.wanted(row))  # the text went on where nothing was learnt
 
 
-@pytest.mark.slow
-def test_a_narrower_round_is_that_of_a_drafter_with_fewer_nodes():
-    """The tree is cut by a slice, and the drafter learns from the part that was verified."""
-    model = jspec.testing.PrefixLM()
-    ask = dict(prompt=[[1, 2, 3, 1, 2], [4, 4, 4, 4, 4]], max_new_tokens=40)
-
-    def run(nodes, **policy):
-        drafter = jspec.Spine(23, num_speculative_tokens=nodes)
-        return jspec.decode(model, model.init(), drafter=drafter, **ask, **policy)
-
-    few, part = run(5), run(12, policy=jspec.FixedWidth(5))
-    np.testing.assert_array_equal(part.tokens, few.tokens)
-    for name in ("num_rounds", "num_draft_tokens", "num_accepted_tokens"):
-        found = getattr(part.stats, name)
-        np.testing.assert_array_equal(found, getattr(few.stats, name), name)
-    jax.tree.map(np.testing.assert_array_equal, part.drafter_state.lines, few.drafter_state.lines)
-    whole = run(12)
-    assert (whole.drafter_state.lines != few.drafter_state.lines).any(), "the control"
-
-
 def test_what_does_not_fit_is_refused_in_one_sentence():
     model = jspec.testing.PrefixLM()
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import quick
+import refusals
 import rounds
 import tiny
 from oracle import lyanna as oracle
@@ -16,7 +17,7 @@ from jspec import tree as trees
 from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Merged, Separate
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
-from jspec.models.heads.lyanna import collapse
+from jspec.models.heads.lyanna import LyannaConfig, LyannaHead, collapse, table_bytes
 from jspec.training.distributions import observe
 from jspec.training.unroll import Unrolled
 
@@ -170,17 +171,6 @@ def test_the_published_method_verifies_second_trees_on_top_of_fresh_ones(head):
     assert Lyanna.published(module, resampling=None).resampling is None
 
 
-def test_the_collapsed_table_gives_the_same_scores(head, logits):
-    module, variables, _ = head
-    tokens = jnp.array([[3, 4, 22], [0, 8, 2]])
-    factored = module.inform(variables, logits, tokens)
-    table = collapse(module, variables)
-    assert table["table"]["info"]["rows"].shape[0] == (module.config.hot_tokens or tiny.VOCAB)
-    read = module.inform(table, logits, tokens)
-    np.testing.assert_allclose(read, factored, rtol=1e-5, atol=1e-6)
-    assert not np.allclose(factored, logits)
-
-
 def test_the_chain_is_the_one_that_training_unrolls(begun):
     """States, positions and masks of drafting and training are the same, or training is in vain."""
     module, variables, state, at = begun
@@ -224,26 +214,65 @@ def test_a_chain_follows_the_accepted_text(begun):
     np.testing.assert_array_equal(again.cache.lengths, lengths - 1)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (dict(beam=24), "beam is 24; pass an integer in 1 .. 23, the vocabulary"),
-        (dict(resampling=True), "resampling is True"),
-    ],
-)
-def test_bad_settings_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        Lyanna(tiny.lyanna(), **changes)
+def test_misfits_are_refused():
+    head, params = tiny.lyanna(), tiny.variables(tiny.lyanna())
+
+    def decode(vocab_size, drafter_params):
+        model = tiny.model(vocab_size=vocab_size)
+        call = model, tiny.params(model), tiny.PROMPTS, tiny.LENGTHS
+        jspec.decode(*call, drafter=Lyanna(head), drafter_params=drafter_params)
+
+    refusals.check([
+        (lambda: Lyanna(head, beam=24), r"beam is 24; pass .* 1 \.\. 23, the vocabulary"),
+        (lambda: Lyanna(head, resampling=True), "resampling is True"),
+        (lambda: decode(24, params), "the draft head has 23 tokens and the target 24"),
+        (lambda: decode(23, None), "drafter_params is None"),
+    ])  # fmt: skip
 
 
-def test_a_head_of_another_target_is_refused():
-    target = tiny.model(vocab_size=24)
-    head = tiny.lyanna()
-    with pytest.raises(ValueError, match="the draft head has 23 tokens and the target 24"):
-        jspec.decode(
-            target, tiny.params(target), tiny.PROMPTS, tiny.LENGTHS, drafter=Lyanna(head),
-            drafter_params=tiny.variables(head),
-        )  # fmt: skip
-    model = tiny.model()
-    with pytest.raises(ValueError, match="drafter_params is None"):
-        jspec.decode(model, tiny.params(model), tiny.PROMPTS, tiny.LENGTHS, drafter=Lyanna(head))
+VOCAB = 12
+
+
+def test_token_info_is_that_of_the_head_factored_and_collapsed():
+    """`LyannaHead.inform` from W1 W2, from the table and from its factors, some or all hot."""
+    for hot in [(), (1, 2, 5, 8, 11)]:
+        head = LyannaHead(LyannaConfig(VOCAB, 8, 12, 1, 2, 1, 4, 32, rank=3, hot_tokens=len(hot)))
+        one, inform = jnp.zeros((1, 1), jnp.int32), jax.jit(head.inform)
+        inputs = jnp.zeros((1, 1, 8)), one, one, one[..., None] == 0
+        fresh = jax.eval_shape(head.init, jax.random.key(0), *inputs)
+        rng = np.random.default_rng(len(hot))
+        variables = jax.tree.map(
+            lambda x, rng=rng: rng.normal(size=x.shape).astype(np.float32), fresh
+        )
+        if hot:
+            variables["hot"]["info"]["ids"] = jnp.asarray(hot, jnp.int32)
+        logits = jnp.asarray(rng.normal(size=(1, VOCAB, VOCAB)), jnp.float32)
+        info, embed = variables["params"]["info"], variables["target"]["embed"]
+        weights = (embed, info["down"], info["up"], info["scale"], 1e-6, hot or None)
+        expected = [logits[0, token] + oracle.token_info(token, *weights) for token in range(VOCAB)]
+        whole, narrow = collapse(head, variables), collapse(head, variables, max_bytes=0)
+        assert "rows" in whole["table"]["info"] and "codes" in narrow["table"]["info"]
+        for given in (variables, whole, narrow, collapse(head, narrow)):
+            found = inform(given, logits, jnp.arange(VOCAB)[None])[0]
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+        # In fewer bits each entry is off by at most half a step: of its row, or of its own size.
+        largest = np.abs(np.array(expected) - np.asarray(logits[0])).max(-1, keepdims=True)
+        for dtype, error in (("int8", largest / 127 / 2), ("float16", largest * 2.0**-11)):
+            table = collapse(head, variables, dtype)
+            assert table["table"]["info"]["rows"].dtype == dtype
+            gap = np.abs(inform(table, logits, jnp.arange(VOCAB)[None])[0] - np.array(expected))
+            assert (gap <= 1.001 * error + 1e-5).all() and gap.max() > 1e-5
+
+
+def test_a_table_has_at_most_the_bytes_that_are_allowed():
+    config = LyannaConfig(VOCAB, 8, 12, 1, 2, 1, 4, 32, rank=3, hot_tokens=4)
+    assert [table_bytes(config, dtype) for dtype in ("float32", "float16", "int8")] == [64, 32, 16]
+    head = LyannaHead(config)
+    one = jnp.zeros((1, 1), jnp.int32)
+    inputs = jnp.zeros((1, 1, 8)), one, one, one[..., None] == 0
+    fresh = jax.eval_shape(head.init, jax.random.key(0), *inputs)
+    variables = jax.tree.map(lambda x: jnp.ones(x.shape, x.dtype), fresh)
+    assert "rows" in collapse(head, variables, "float16", 32)["table"]["info"]
+    assert "codes" in collapse(head, variables, "float16", 31)["table"]["info"]
+    with pytest.raises(ValueError, match="max_bytes"):
+        collapse(head, variables, "float16", -1)

@@ -132,13 +132,6 @@ def test_all_trees_are_counted():
     assert not list(oracle.sequoia_shapes(3, 1, 1))
 
 
-def test_larger_tables_are_those_of_loops():
-    for probabilities in [PRINTED, *vectors(3)]:
-        table = sequoia_tree.solve(probabilities, 29, 6)
-        loops = np.array(oracle.sequoia_table(probabilities, 30, 7))  # [m, l], levels
-        np.testing.assert_allclose(table.tokens, loops[1:, 1:], atol=1e-12)
-
-
 def test_a_template_is_worth_what_the_table_says():
     table = sequoia_tree.solve(PRINTED, 199, 12)
     for nodes, depth in [(0, 1), (1, 1), (9, 1), (49, 2), (80, 6), (199, 12)]:
@@ -159,16 +152,6 @@ def test_the_choice_is_the_fastest_of_all():
             for tree in oracle.sequoia_shapes(nodes + 1, depth, len(probabilities))
         ]
         assert found.time == pytest.approx(min(times), abs=1e-12)
-
-
-def test_drafting_is_not_always_worth_it():
-    costs = {0: 10.0, 1: 11.0}
-    assert sequoia_tree.choose([0.3], costs, 2.0, 3) == (0, 0, 10.0)
-    assert sequoia_tree.choose([0.5], costs, 2.0, 3) == (1, 1, pytest.approx(13 / 1.5))
-    assert sequoia_tree.choose([0.0], {0: 10.0, 1: 10.0}, 0.0, 3)[:2] == (
-        0,
-        0,
-    )  # the least of equals
 
 
 COSTS = {0: 1.0, 3: 2.0}

@@ -60,23 +60,6 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
     assert accepted > 0
 
 
-@pytest.mark.slow
-def test_a_tree_holds_every_path_once_and_values_fall(target):
-    drafter = jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=4, pool_from_prompt=True)
-    state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=20)
-    for _ in range(8):
-        state = jspec.step(*target, state, drafter=drafter)
-    frame = jspec.round.frame(state)
-    tree, _ = jax.jit(drafter.draft)(None, state.drafter_state, frame)
-    assert tree.tokens.shape[1] == 3 * (3 + 4)
-    for row in range(3):
-        nodes = np.flatnonzero(tree.valid[row])[1:]
-        edges = {(int(tree.parents[row, n]), int(tree.tokens[row, n])) for n in nodes}
-        assert len(edges) == len(nodes)
-        above = np.asarray(tree.value[row])[np.asarray(tree.parents[row])[nodes]]
-        assert (np.asarray(tree.value[row])[nodes] <= above).all()
-
-
 def test_a_batch_shares_one_pool_or_has_its_own():
     first = jnp.array([[1, 1, 2], [1, 3, 2]])
     tails = jnp.array([[[4], [5], [6]], [[4], [7], [8]]])
@@ -125,15 +108,3 @@ def test_all_of_a_full_pool_is_drafted():
     state = state.replace(pool=state.pool.at[0, 3, :, 0].set(jnp.arange(200)))
     tree, _ = jax.jit(look.draft)(None, state, rounds.greedy([3], 4))
     assert set(tree.tokens[0, 1:][tree.valid[0, 1:]].tolist()) == set(range(200))
-
-
-@pytest.mark.slow
-def test_a_wide_window_is_drafted_to_its_end():
-    """Its deepest value would be less than float32 can hold."""
-    look = jspec.Lookahead(9, window=130, ngram=2, guesses=1)
-    prompt = jnp.arange(9)[None]
-    state = look.init(1, 300, None)
-    window = jax.vmap(look.first_window)(state.window, prompt, jnp.array([0]), jnp.array([9]))
-    state = state.replace(window=window)
-    tree, _ = jax.jit(look.draft)(None, state, rounds.greedy([3], 8))
-    assert tree.valid[0].sum() == 130

@@ -95,8 +95,8 @@ def test_values_fall_along_every_path():
 
 def test_the_tail_follows_the_text():
     """In the loop the memory is what a prompt of the same text would give."""
-    model = tiny.model()
-    params = tiny.params(model)
+    model = jspec.testing.PrefixLM(vocab_size=tiny.VOCAB)
+    params = model.init()
     store = datastore.build(np.arange(tiny.VOCAB), tiny.VOCAB)
     drafter = jspec.REST(max_match=4, num_speculative_tokens=3, max_depth=3)
     result = jspec.decode(

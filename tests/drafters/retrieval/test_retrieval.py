@@ -1,8 +1,9 @@
-"""Refusals of all retrieval drafters, and JAX's strict promotion."""
+"""Refusals of all retrieval drafters, and prompt lookup."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracle
 import pytest
 import refusals
 import rounds
@@ -10,8 +11,8 @@ import rounds
 import jspec
 from jspec.drafters.contrib import ngrams
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
+from jspec.drafters.retrieval.prompt_lookup import TextState
 from jspec.drafters.retrieval.token_recycling import fitted
-from jspec.types import Feedback, Output, PromptChunk, Verdict
 
 V, SLOTS = 6, 12
 DRAFTERS = {
@@ -99,47 +100,6 @@ def test_states_of_other_sizes_are_refused_in_the_middle_too(drafter, other):
         jax.eval_shape(lambda: drafter.draft(None, other.init(2, SLOTS, None), FRAME))
 
 
-@pytest.mark.parametrize("name", sorted(DRAFTERS))
-@pytest.mark.parametrize("x64", [False, True])
-def test_rounds_pass_under_strict_promotion(name, x64):
-    drafter = DRAFTERS[name]
-    rng = np.random.default_rng(0)
-
-    def output(nodes):
-        logits = rng.normal(size=(2, nodes, V)).astype(np.float32)
-        return Output(jnp.asarray(logits), None)
-
-    def run():
-        store = params(name)
-        prompt = jnp.array([[0, 1, 0], [2, 2, 0]], jnp.int32)
-        state = drafter.init(2, SLOTS, None)
-        lengths = jnp.array([3, 2], jnp.int32)
-        state = drafter.prefill(store, state, PromptChunk.whole(prompt, lengths, output(3)))
-        for done in ([False, False], [False, True]):
-            tree, aux = drafter.draft(store, state, FRAME)
-            width = tree.depth + 1
-            counts = jnp.array([2, 1], jnp.int32)
-            feedback = Feedback(
-                tree=tree,
-                output=output(tree.tokens.shape[1]),
-                verdict=Verdict(
-                    jnp.zeros((2, width), jnp.int32), counts, jnp.zeros(2, jnp.int32),
-                    jnp.zeros(2, bool),
-                ),
-                emitted=jnp.zeros((2, width), jnp.int32),
-                counts=counts,
-                positions=jnp.full(2, 2, jnp.int32),
-                done=jnp.array(done),
-            )  # fmt: skip
-            before = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
-            state = drafter.update(store, state, aux, feedback)
-            assert before == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
-
-    strict = jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise")
-    with strict[0], strict[1], jax.enable_x64(x64):
-        jax.eval_shape(run)  # types are those of tracing
-
-
 def test_a_matrix_for_each_of_many_rows_needs_no_index_of_64_bits():
     """2^14 rows of V = 2^17: traced alone, since it would take 8 GiB."""
     drafter = jspec.TokenRecycling(2**17, jspec.tree.chain(1), k=1, per_row=True)
@@ -175,3 +135,31 @@ def test_the_first_number_of_a_retrieval_drafter_is_what_it_drafts():
             drafter(4, 2)
     with pytest.raises(TypeError, match="positional argument"):
         jspec.Lookahead(9, 7)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("most", "least", "num"), [(3, 1, 4), (2, 2, 1), (4, 1, 10)])
+def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
+    drafter = jspec.PromptLookup(num, max_match=most, min_match=least, whole=whole)
+    rng = np.random.default_rng(most * 10 + num)
+    texts = [rng.integers(0, 3, rng.integers(1, 24)).tolist() for _ in range(60)]
+    state = TextState(*rounds.padded(texts, 24, filler=9))
+    frame = rounds.greedy([text[-1] for text in texts], state.lengths - 1)
+    tree, _ = jax.jit(drafter.draft)(None, state, frame)
+    for row, text in enumerate(texts):
+        want = oracle.prompt_lookup(text, n_max=most, n_min=least, num=num, full=whole)
+        valid = np.asarray(tree.valid[row, 1:])
+        assert tree.tokens[row, 1:][valid].tolist() == want, text
+
+
+def test_the_latest_place_can_be_asked_for():
+    text = [1, 2, 7, 1, 2, 8, 1, 2]
+    state = TextState(jnp.array([text]), jnp.array([8]))
+    for latest, want in ((False, 7), (True, 8)):
+        drafter = jspec.PromptLookup(num_speculative_tokens=2, latest=latest)
+        assert jax.jit(drafter.draft)(None, state, rounds.greedy([2], 7))[0].tokens[0, 1] == want
+
+
+def test_options_that_exclude_each_other_are_refused():
+    with pytest.raises(jspec.InputError, match=r"min_match is 3; pass an integer in 1 \.\. 2"):
+        jspec.PromptLookup(max_match=2, min_match=3)

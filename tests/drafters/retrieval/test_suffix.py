@@ -4,6 +4,7 @@ import numpy as np
 import oracle
 import pytest
 import quick
+import refusals
 import rounds
 import tiny
 
@@ -108,28 +109,6 @@ def test_places_of_rollouts_are_the_oracles(options):
     assert differ > ROWS / 3, "the rollouts made the difference"
 
 
-@pytest.mark.slow
-def test_the_same_weights_and_noise_write_the_rollout_again():
-    """And other weights their own text, the same as without."""
-    model = tiny.model()
-    old, new = (tiny.params(model, seed, scale=40.0) for seed in (4, 5))
-    asked = dict(
-        prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=24,
-        sampling=jspec.Sampling(1.0), key=3,
-    )  # fmt: skip
-    drafter = jspec.Suffix(num_speculative_tokens=8, max_depth=8, capacity=32)
-    first = jspec.decode(model, old, **asked)
-    given = dict(drafter=drafter, drafter_params=jspec.Rollouts(first.tokens, first.lengths))
-    again = jspec.decode(model, old, **asked, **given)
-    np.testing.assert_array_equal(again.tokens, first.tokens)
-    assert int(again.stats.num_rounds.max()) == 3  # 9 tokens, 9, 6
-    moved, plain = jspec.decode(model, new, **asked, **given), jspec.decode(model, new, **asked)
-    np.testing.assert_array_equal(moved.tokens, plain.tokens)
-    assert (plain.tokens != first.tokens).any()
-    other = jspec.decode(model, old, **(asked | dict(key=4)), **given)
-    assert int(other.stats.num_rounds.min()) > 3, "other noise, another text"
-
-
 def test_rollouts_of_the_host_and_of_the_device_are_one_program():
     """The first call has none and makes zeros, later ones have what a call returned."""
     model, nothing = jspec.testing.PrefixLM(), np.zeros((2, 8), np.int32)
@@ -150,56 +129,10 @@ def test_rollouts_of_the_host_and_of_the_device_are_one_program():
     assert (second.stats.num_rounds < first.stats.num_rounds).all()
 
 
-@pytest.mark.slow
-def test_rows_of_an_engine_have_their_rollouts():
-    model = jspec.testing.PrefixLM()
-    params, drafter = model.init(), jspec.Suffix(8, max_depth=8, capacity=0)
-    engine = jspec.Engine(model, num_slots=2, capacity=24, drafter=drafter)
-    asked = dict(sampling=jspec.Sampling(1.0), key=0)
-    prompts = [[1, 2, 3], [4, 5]]
-    old = [jspec.decode(model, params, [p], max_new_tokens=16, row_ids=[i], **asked)
-           for i, p in enumerate(prompts)]  # fmt: skip
-    given = jspec.Rollouts(
-        jnp.concatenate([one.tokens for one in old]), jnp.concatenate([one.lengths for one in old])
-    )
-    one = jspec.Rollouts(given.tokens[:1], given.lengths[:1])
-    state = engine.init(params, one)
-    for slot, prompt in enumerate(prompts):
-        state = engine.insert(
-            state,
-            slot,
-            engine.prefill(
-                params,
-                prompt,
-                jspec.Request(max_tokens=16, temperature=1.0, seed=0, row_id=slot),
-                drafter_params=one,
-            ),
-        )
-    state, output = engine.generate(params, state, drafter_params=given, rounds=2)
-    assert output.counts.tolist() == [16, 16]
-    np.testing.assert_array_equal(output.tokens[:, :16], given.tokens)
-
-
-@pytest.mark.parametrize(
-    ("params", "told"),
-    [
-        ({}, r"drafter_params is a dict, and a Suffix takes None or jspec.Rollouts\(tokens \[1, T"),
-        (jspec.Rollouts(jnp.ones((2, 3), int), jnp.ones(2, int)), r"tokens .* shape \(2, 3\)"),
-    ],
-)
-def test_rollouts_of_other_rows_are_refused(params, told):
-    model = jspec.testing.PrefixLM()
-    with pytest.raises(jspec.InputError, match=told):
-        jspec.decode(
-            model, model.init(), [[1, 2]], drafter=jspec.Suffix(), drafter_params=params,
-            max_new_tokens=2,
-        )  # fmt: skip
-
-
 @pytest.mark.parametrize("capacity", quick.only([200, 48, 7], 48))
 def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
-    model = tiny.model()
-    target = model, tiny.params(model)
+    model = jspec.testing.PrefixLM(vocab_size=tiny.VOCAB)
+    target = model, model.init()
     drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=capacity, max_match=3)
     held, state = [-1] * capacity, None
     for limits in ([9, 20, 4], [0, 6, 6]):
@@ -216,21 +149,20 @@ def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
         assert state.past.tolist() == held[-capacity:]
 
 
-def test_a_past_of_another_size_is_refused():
+def test_misfits_are_refused():
+    model, two = jspec.testing.PrefixLM(), jspec.Rollouts(jnp.ones((2, 3), int), jnp.ones(2, int))
     state = jspec.Suffix(capacity=8).init(1, 4, None)
-    with pytest.raises(ValueError, match=r"past outputs of shape \(8,\).*\(16,\) and int32"):
-        jspec.Suffix(capacity=16).init(1, 4, state)
-    with pytest.raises(ValueError, match="drafter_state is a dict"):
-        jspec.Suffix(capacity=16).init(1, 4, {"past": 1})
 
+    def decode(params):
+        ask = dict(drafter=jspec.Suffix(), drafter_params=params, max_new_tokens=2)
+        jspec.decode(model, model.init(), [[1, 2]], **ask)
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (dict(min_match=5, max_match=4), "min_match is 5; pass an integer in 1 .. 4"),
-        (dict(factor=0.5, offset=0.0), "drafts nothing after a match of 1"),
-    ],
-)
-def test_options_that_exclude_each_other_are_refused(options, told):
-    with pytest.raises(ValueError, match=told):
-        jspec.Suffix(**options)
+    refusals.check([
+        (lambda: decode({}), r"a dict, and a Suffix takes None or jspec.Rollouts\(tokens \[1, T"),
+        (lambda: decode(two), r"tokens .* shape \(2, 3\)"),
+        (lambda: jspec.Suffix(capacity=16).init(1, 4, state),
+         r"past outputs of shape \(8,\).*\(16,\) and int32"),
+        (lambda: jspec.Suffix(capacity=16).init(1, 4, {"past": 1}), "drafter_state is a dict"),
+        (lambda: jspec.Suffix(min_match=5, max_match=4), r"min_match is 5; pass .* in 1 \.\. 4"),
+        (lambda: jspec.Suffix(factor=0.5, offset=0.0), "drafts nothing after a match of 1"),
+    ])  # fmt: skip
