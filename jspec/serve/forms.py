@@ -12,9 +12,9 @@ from jspec.models.reasoning import Lead
 from jspec.processors import grammar
 from jspec.processors.grammar.stops import StopStrings
 from jspec.request import Room
+from jspec.serve.automaton_maker import AutomatonMaker
 from jspec.serve.errors import APIError
 from jspec.serve.limits import ServerLimits
-from jspec.serve.making import Making
 from jspec.serve.schemas import AsJSON, AsObject
 from jspec.serve.workers import Patience
 
@@ -42,7 +42,7 @@ _OBJECT = _any_object()
 
 
 @dataclass(frozen=True)
-class Wanted:
+class FormSpec:
     """The automata that a request asks for."""
 
     stops: tuple[str, ...] = ()
@@ -62,12 +62,12 @@ class Forms:
         self._room = room
         self._limits = limits
         self._spelled = spelled
-        self.making = Making(spelled, limits.form_megabytes)
+        self.maker = AutomatonMaker(spelled, limits.form_megabytes)
         self._lock = threading.Lock()
         self._grammars: OrderedDict[Any, grammar.Grammar] = OrderedDict()
         self._stops: OrderedDict[Any, StopStrings] = OrderedDict()
 
-    def wanted(self, stops: Sequence[str], form: Any, lead: Lead | None = None) -> Wanted:
+    def specify(self, stops: Sequence[str], form: Any, lead: Lead | None = None) -> FormSpec:
         """Returns what a request asks for, by its size."""
         param, kind, text = _form(form)
         limit = self._limits.form_kilobytes * 1024
@@ -82,9 +82,9 @@ class Forms:
                 400, "grammars are switched off on this server; start it with --max-grammar-states",
                 param,
             )  # fmt: skip
-        return Wanted(tuple(stops), kind, text, param, lead)
+        return FormSpec(tuple(stops), kind, text, param, lead)
 
-    def known(self, spec: Wanted) -> Automata | None:
+    def find(self, spec: FormSpec) -> Automata | None:
         """Returns the automata, if none has to be made."""
         automaton = stop = None
         with self._lock:
@@ -95,7 +95,7 @@ class Forms:
         missing = (spec.kind is not None and automaton is None) or (spec.stops and stop is None)
         return None if missing else (automaton, stop)
 
-    def made(self, spec: Wanted, patience: Patience) -> Automata:
+    def make(self, spec: FormSpec, patience: Patience) -> Automata:
         """Returns the automata."""
         automaton: Any = None
         stop: Any = None
@@ -125,7 +125,7 @@ class Forms:
             if (entry := _looked_up(cache, key)) is not None:
                 return entry
         try:
-            (automaton,) = self.making.made([(*source, room.states)], patience)
+            (automaton,) = self.maker.make([(*source, room.states)], patience)
             if isinstance(automaton, grammar.Grammar):
                 automaton = grammar.behind(automaton, key[-1], self._spelled)
             _check_room(automaton, room, option)

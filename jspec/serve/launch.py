@@ -171,7 +171,7 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     engine = device.engine
     parser = _call_parser(target, settings)
     intake = RequestParser(target, engine.capacity, engine.room, parser, settings.limits, sampling)
-    intake.forms.making.warm_up()
+    intake.forms.maker.warm_up()
     return Service(
         Served(settings.name, settings.api_key, int(time.time()), settings.adapters),
         intake,

@@ -14,7 +14,7 @@ from jspec.processors import grammar
 from jspec.request import Request, Room
 from jspec.serve import calls
 from jspec.serve.errors import APIError
-from jspec.serve.forms import Automata, Forms, Wanted
+from jspec.serve.forms import Automata, Forms, FormSpec
 from jspec.serve.limits import ServerLimits
 from jspec.serve.schemas import AsJSON, AsObject, ChatRequest, CompletionRequest, Message, NamedTool
 from jspec.serve.schemas import SamplingParams as Asked
@@ -40,7 +40,7 @@ class ParsedRequest:
 
     prompts: Sequence[list[int]]
     request: Request
-    wanted: Wanted
+    spec: FormSpec
     has_seed: bool
     num_answers: int = 1
     num_top: int | None = None
@@ -101,7 +101,7 @@ class RequestParser:
                 )  # fmt: skip
             prompts.append(ids)
         limit = self._limit("prompt", prompts, body.max_tokens, _COMPLETION, "max_tokens")
-        spec = self.forms.wanted(body.stop_texts, body.structured_outputs)
+        spec = self.forms.specify(body.stop_texts, body.structured_outputs)
         num_top = self._num_top("logprobs", body.logprobs)
         request = self._request(body, limit, spec, num_top)
         return ParsedRequest(
@@ -136,7 +136,7 @@ class RequestParser:
             )  # fmt: skip
         lead = reasoning.lead(self.target.tokenizer, self._marks, prompt)
         form = form if schema is None else schema
-        spec = self.forms.wanted(body.stop_texts, form, lead)
+        spec = self.forms.specify(body.stop_texts, form, lead)
         # A grammar that waits for no mark leaves no thoughts to be told apart.
         marks = self._marks if form is None or lead is not None else None
         if body.top_logprobs is not None and not body.logprobs:
@@ -279,7 +279,7 @@ class RequestParser:
             )  # fmt: skip
         return count
 
-    def _request(self, body: Asked, limit: int, spec: Wanted, logprobs: int | None) -> Request:
+    def _request(self, body: Asked, limit: int, spec: FormSpec, logprobs: int | None) -> Request:
         defaults = {k: v for k, v in self._sampling.items() if k not in body.model_fields_set}
         body = body.model_copy(update=defaults)
         vocab_size, bias = self.target.model.vocab_size, {}

@@ -128,7 +128,7 @@ class Service:
         self.scheduler.stop()
         for some in self._workers.values():
             some.close()
-        self._intake.forms.making.close()
+        self._intake.forms.maker.close()
         ended = time.monotonic() + _STEP_SECONDS
         while self._thread.is_alive() and time.monotonic() < ended:
             await asyncio.sleep(0.01)
@@ -218,9 +218,9 @@ class Service:
 
         readers = self._long_readers if len(body) > _LONG_BYTES else self._readers
         fields, order = await _unless_gone(request, readers.run(read))
-        forms, spec = self._intake.forms, order.wanted
-        if (automata := forms.known(spec)) is None:
-            work = self._makers.run(lambda patience: forms.made(spec, patience))
+        forms, spec = self._intake.forms, order.spec
+        if (automata := forms.find(spec)) is None:
+            work = self._makers.run(lambda patience: forms.make(spec, patience))
             automata = await _unless_gone(request, work)
         salt: Hashable = order.salt
         order = order.formed(automata)

@@ -9,7 +9,7 @@ from desk import events, recorded, service
 from schema_suite import BYTES, accepts
 
 from jspec.processors import grammar
-from jspec.serve import calls, forms, making
+from jspec.serve import automaton_maker, calls, forms
 from jspec.serve.calls import BareCalls, Call, TaggedCalls
 
 LOOK = Call("look", '{"at": "it"}')
@@ -137,17 +137,17 @@ class Speaker(fakes.FakeDevice):
         return found
 
 
-class MakingHere(making.Making):
+class MakerHere(automaton_maker.AutomatonMaker):
     """Makes forms in this process: another one may take a busy machine longer than it may."""
 
-    def made(self, asked, patience):
-        return [making._made(self._spelled, *one, seconds=600) for one in asked]
+    def make(self, asked, patience):
+        return [automaton_maker._make(self._spelled, *one, seconds=600) for one in asked]
 
 
 @pytest.fixture(scope="module")
 def client():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forms, "Making", MakingHere)
+        patch.setattr(forms, "AutomatonMaker", MakerHere)
         with service(Speaker(2), target=fakes.loaded(fakes.TAGGED)) as made:
             yield made
 

@@ -18,10 +18,10 @@ from jspec.processors.grammar import Capacity, token_bytes
 from jspec.processors.grammar.stops import stop_strings
 from jspec.request import Room
 from jspec.serve import listening
+from jspec.serve.automaton_maker import AutomatonMaker
 from jspec.serve.errors import APIError
 from jspec.serve.forms import Forms
 from jspec.serve.limits import ServerLimits
-from jspec.serve.making import Making
 from jspec.serve.schemas import StructuredOutputs
 from jspec.serve.workers import GivenUp, Patience, Workers
 
@@ -165,15 +165,15 @@ def test_work_has_an_end():
 
 
 @pytest.fixture(scope="module")
-def making():
-    made = Making(token_bytes(fakes.loaded().tokenizer), 1024)
+def maker():
+    made = AutomatonMaker(token_bytes(fakes.loaded().tokenizer), 1024)
     made.warm_up()
     return made
 
 
-def test_grammars_made_in_a_process_equal_grammars_made_here(making):
+def test_grammars_made_in_a_process_equal_grammars_made_here(maker):
     asked = [("choices", ("yes", "no"), 64), ("stops", ("ab", "c"), 64), ("regex", "a{2,5}", 64)]
-    known = making.made(asked, Patience(30))
+    known = maker.make(asked, Patience(30))
     spelled = token_bytes(fakes.loaded().tokenizer)
     here = [
         grammar.choices(("yes", "no"), spelled), stop_strings(("ab", "c"), spelled),
@@ -183,33 +183,33 @@ def test_grammars_made_in_a_process_equal_grammars_made_here(making):
         assert (there.automaton.table == own.automaton.table).all()
         assert (there.automaton.classes == own.automaton.classes).all()
     with pytest.raises(InputError, match="more than 3 states"):
-        making.made([("choices", ("abcdef",), 3)], Patience(30))
+        maker.make([("choices", ("abcdef",), 3)], Patience(30))
 
 
-def test_a_process_is_ended_when_its_time_is_over_and_when_nobody_waits(making):
+def test_a_process_is_ended_when_its_time_is_over_and_when_nobody_waits(maker):
     with pytest.raises(InputError, match="took more than 1 s; make it smaller, or start the serv"):
-        making.made([("regex", EXPLODES, 64)], Patience(1))
+        maker.make([("regex", EXPLODES, 64)], Patience(1))
     assert not multiprocessing.active_children()
     patience = Patience(60)
     threading.Timer(0.2, patience.give_up).start()
     with pytest.raises(GivenUp):
-        making.made([("regex", EXPLODES, 64)], patience)
+        maker.make([("regex", EXPLODES, 64)], patience)
     assert not multiprocessing.active_children()
 
 
 def test_a_process_has_so_much_memory_and_no_more():
-    made = Making(token_bytes(fakes.loaded().tokenizer), 16)
+    made = AutomatonMaker(token_bytes(fakes.loaded().tokenizer), 16)
     with pytest.raises(InputError, match="took more than 16 MB; make it smaller, or start the ser"):
-        made.made([("choices", tuple(f"{n}" * 40 for n in range(10_000)), 2**20)], Patience(60))
+        made.make([("choices", tuple(f"{n}" * 40 for n in range(10_000)), 2**20)], Patience(60))
 
 
 def test_a_process_below_has_the_memory_that_is_left():
     spelled = token_bytes(fakes.loaded().tokenizer)
     room = Room(grammar=Capacity(64, 64), stop=Capacity(64, 64))
     forms = Forms(spelled, room, ServerLimits(form_megabytes=48))
-    wanted = forms.wanted((), StructuredOutputs(regex=EXPLODES))
+    wanted = forms.specify((), StructuredOutputs(regex=EXPLODES))
     with pytest.raises(APIError, match=r"more than \d\d MB of memory; .* --form-megabytes"):
-        forms.made(wanted, Patience(60))
+        forms.make(wanted, Patience(60))
 
 
 def test_a_form_ends_with_the_client_that_asked_for_it():

@@ -5,7 +5,7 @@ import json
 import fakes
 import pytest
 from desk import ROOM, events, service
-from test_calls import MakingHere, Speaker, tool
+from test_calls import MakerHere, Speaker, tool
 
 from jspec.models.reasoning import THINK
 from jspec.serve import forms, schemas
@@ -30,7 +30,7 @@ def loaded(template=fakes.TAGGED):
 @pytest.fixture(scope="module")
 def clients():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forms, "Making", MakingHere)
+        patch.setattr(forms, "AutomatonMaker", MakerHere)
         with (
             service(Speaker(2), target=loaded()) as free,
             service(Speaker(2), target=loaded(OPENED)) as within,
@@ -91,18 +91,18 @@ def test_a_grammar_waits_for_the_end_of_thoughts():
         body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
         body |= {form: {"type": "json_object"}, "chat_template_kwargs": more}
         asked = schemas.parse(schemas.ChatRequest, json.dumps(body).encode(), 999)
-        return parser.chat(asked, Patience(60)).wanted.lead
+        return parser.chat(asked, Patience(60)).spec.lead
 
     opening, closing = map(target.tokenizer.token_to_id, ("<think>", "</think>"))
     assert lead() == (opening, (closing,), True)
     assert lead(rest="\n\n</think>\n\n") is None  # as with enable_thinking=False
     assert lead(rest="</think>a") == (opening, (closing,), False)
     # The automaton is made once for each way to begin.
-    made = MakingHere(parser.spelled, 99)
-    parser.forms.making = made
-    wanted = [parser.forms.wanted([], json.dumps({"const": 1}), one) for one in (None, lead())]
-    first, second = (parser.forms.made(one, Patience(60))[0] for one in wanted)
-    assert [parser.forms.known(one)[0] for one in wanted] == [first, second]
+    made = MakerHere(parser.spelled, 99)
+    parser.forms.maker = made
+    wanted = [parser.forms.specify([], json.dumps({"const": 1}), one) for one in (None, lead())]
+    first, second = (parser.forms.make(one, Patience(60))[0] for one in wanted)
+    assert [parser.forms.find(one)[0] for one in wanted] == [first, second]
     assert len(second.automaton.table) == len(first.automaton.table) + 2
     assert parser._marks is THINK
 
@@ -113,7 +113,7 @@ def test_where_marks_are_several_tokens_a_grammar_and_the_content_begin_at_once(
         body = {"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9}
         asked = schemas.parse(schemas.ChatRequest, json.dumps(body | form).encode(), 999)
         order = parser.chat(asked, Patience(60))
-        assert (order.marks, order.wanted.lead) == (marks, None)
+        assert (order.marks, order.spec.lead) == (marks, None)
         answer = Answer(0, parser.target.tokenizer, order.prompts[0], None, order.marks)
         assert answer.parts.read("{}", True) == (("{}", "") if marks else ("", "{}"))
 

@@ -180,7 +180,7 @@ def test_any_json_object_is_a_form():
         assert isinstance(json.loads(text), dict) and accepts(made, text), text
     for text in ("", "[1]", "1", "{", '{"a": }', "{'a': 1}", '{"a": 1,}', '{"a": 1} x'):
         assert not accepts(made, text), text
-    form = forms.Forms([], ROOM, ServerLimits()).wanted((), schemas.AsObject(type="json_object"))
+    form = forms.Forms([], ROOM, ServerLimits()).specify((), schemas.AsObject(type="json_object"))
     assert form.param == "response_format"
     asked = schemas.StructuredOutputs.model_validate({"json_object": True})
     assert forms._form(asked) == ("structured_outputs", "json_schema", schema)

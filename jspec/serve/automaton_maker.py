@@ -33,7 +33,7 @@ Asked = tuple[str, Any, int]
 Product = grammar.Grammar | StopStrings
 
 
-class Making:
+class AutomatonMaker:
     """Makes automata in processes; from any thread."""
 
     def __init__(self, spelled: Sequence[bytes | None], megabytes: int):
@@ -52,9 +52,9 @@ class Making:
 
     def warm_up(self) -> None:
         """Starts the process that others are forked from, which takes a second or two."""
-        self.made([], Patience(60))
+        self.make([], Patience(60))
 
-    def made(self, requests: Sequence[Asked], patience: Patience) -> list[Product]:
+    def make(self, requests: Sequence[Asked], patience: Patience) -> list[Product]:
         """Returns the automata."""
         receiver, sender = self._context.Pipe(duplex=False)
         arguments = sender, self._spelled, list(requests), self._megabytes, patience.seconds
@@ -123,7 +123,7 @@ def _work(
         _bound(seconds)
     answer: tuple[list[Product] | None, str | None]
     try:
-        answer = [_made(spelled, *request, seconds) for request in requests], None
+        answer = [_make(spelled, *request, seconds) for request in requests], None
     except InputError as error:
         answer = None, str(error)
     except MemoryError:
@@ -140,7 +140,7 @@ def _bound(seconds: float) -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (most_seconds, most_seconds))
 
 
-def _made(
+def _make(
     spelled: Sequence[bytes | None], kind: str, text: Any, states: int, seconds: float
 ) -> Product:
     if kind == "stops":
