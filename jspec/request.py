@@ -7,7 +7,8 @@ rows of it, which `jspec.decode` takes one by one: what no request asks for is n
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from numbers import Integral
+from math import isnan
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate.arguments import check_integer
@@ -35,11 +36,47 @@ _INTEGERS = {"top_k": 0, "min_tokens": 0, "max_tokens": 0, "logprobs": 0, "row_i
 
 @dataclass(frozen=True)
 class Request:
-    """What one request asks for, in the words of vLLM's `SamplingParams`. By default greedy tokens,
-    as many as there is room for.
+    """What one request asks for, in the words of vLLM's `SamplingParams`. By default greedy tokens.
+
+    Temperature comes first, then top_k, top_p and min_p, each on what the one before left; see
+    `jspec.sampling.probabilities`. Penalties and biases come before, on the logits.
+
+    Attributes:
+        max_tokens: Maximum number of tokens to emit, 0 or more; None: the call's `max_new_tokens`,
+            128 by default, or what a row of an engine has room for.
+        min_tokens: While the output has fewer, end and stop tokens are forbidden and stop strings
+            do nothing; 0 or more. `max_tokens` ends a row all the same.
+        eos: Tokens that end the row with `Status.EOS`, one or several. None: the checkpoint's, if
+            the call has one (`jspec.LLM`), else no token; () is vLLM's `ignore_eos`.
+        stop_token_ids: Tokens that end the row with `Status.STOP`.
+        stop: Texts that end the row with `Status.STOP`: of `jspec.stop_strings`; `jspec.LLM` takes
+            the texts themselves.
+        temperature: 0, greedy, to 10^6.
+        top_k: The number of likeliest tokens that are left; 0: all.
+        top_p: The likeliest tokens that together have this probability are left, 10^-6 to 1.
+        min_p: Tokens are left that are at least this times as likely as the likeliest, 0 to 1.
+        seed: An int of 64 bits or a random key; needed with a temperature. The token at a position
+            depends on (seed, row_id, position) and the model alone.
+        row_id: Tells answers of one seed apart, 32 bits. Of a request for all rows it is the first
+            row's, and the others count up.
+        repetition_penalty: Divides positive logits of tokens that the text has, and multiplies
+            negative ones: 10^-6 to 10^6; 1 is off. Of `jspec.processors`, as the three below.
+        frequency_penalty: Is taken off a logit for each time that the output has the token: -10^6
+            to 10^6; 0 is off.
+        presence_penalty: Is taken off the logit of a token that the output has: -10^6 to 10^6; 0 is
+            off.
+        logit_bias: Numbers that are added to logits, by token id.
+        grammar: Of `jspec.grammar`; the row needs an end token.
+        logprobs: Log-probabilities of the emitted tokens, and of so many likeliest ones at each
+            place; None: none.
+        logprobs_mode: "raw_logprobs", "processed_logprobs" or "temp_scaled_logprobs", see
+            `jspec.processors.logprobs`; the same for all rows of a call.
+        processors: Further members of `jspec.processors`, such as `own`. Requests of one call, or
+            one engine, have the same functions in the same order, each with its values.
 
     Raises:
-        InputError: if a value is out of its bounds, when it is made.
+        InputError: if a value is out of its bounds or of another kind, when it is made; of `stop`,
+            `grammar` and `processors` in the call.
 
     Example:
         >>> import jspec
@@ -52,62 +89,54 @@ class Request:
     """
 
     max_tokens: int | None = None
-    """Maximum number of tokens to emit; None: as many as there is room for."""
     min_tokens: int = 0
-    """While the output has fewer, end and stop tokens are forbidden and stop strings do nothing."""
     eos: Sequence[int] | int | None = None
-    """Tokens that end the row with `Status.EOS`. None: the checkpoint's, if the call has one
-    (`jspec.LLM`), else no token; () is vLLM's `ignore_eos`."""
     stop_token_ids: Sequence[int] = ()
-    """Tokens that end the row with `Status.STOP`."""
     stop: "StopStrings | str | Sequence[str] | None" = None
-    """Texts that end the row with `Status.STOP`: of `jspec.stop_strings`; `jspec.LLM` takes the
-    texts themselves."""
     temperature: float = 0.0
-    """0 is greedy. Temperature comes first, then top_k, top_p and min_p, each on what the one
-    before left; see `jspec.sampling.probabilities`."""
     top_k: int = 0
-    """0 is off."""
     top_p: float = 1.0
     min_p: float = 0.0
     seed: Any = None
-    """An int or a random key; needed with a temperature. The token at a position depends on (seed,
-    row_id, position) and the model alone."""
     row_id: int = 0
-    """Tells answers of one seed apart."""
     repetition_penalty: float = 1.0
-    """Of `jspec.processors`, as the two below and `logit_bias`."""
     frequency_penalty: float = 0.0
     presence_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     grammar: "Grammar | None" = None
-    """Of `jspec.grammar`; the row needs an end token."""
     logprobs: int | None = None
-    """Log-probabilities of the emitted tokens, and of so many likeliest ones at each place."""
     logprobs_mode: str = "raw_logprobs"
-    """See `jspec.processors.logprobs`; the same for all rows of a call."""
     processors: "Sequence[Processor]" = ()
-    """Further members of `jspec.processors`, such as `own`. Requests of one call, or one engine,
-    have the same functions in the same order, each with its values."""
 
     def __post_init__(self):
         for name, bounds in _NUMBERS.items():
             check_number(name, getattr(self, name), *bounds)
         for name, low in _INTEGERS.items():
-            if (value := getattr(self, name)) is not None:
+            value = getattr(self, name)
+            if value is not None or name not in ("max_tokens", "logprobs"):
                 check_integer(name, value, low, 2**31 - 1)
         for name in ("eos", "stop_token_ids"):
             tokens = getattr(self, name)
+            tokens = tokens.tolist() if hasattr(tokens, "tolist") else tokens
             listed = [tokens] if isinstance(tokens, Integral) else tokens
-            if not isinstance(listed, Iterable | None):
+            if not isinstance(listed, Iterable | None) or (listed is None and name != "eos"):
                 raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
             for token in listed or ():
                 check_integer(f"{name}: a token", token, 0, 2**31 - 1)
             object.__setattr__(self, name, None if listed is None else tuple(listed))
+        if self.logprobs_mode != _NO_MODE:
+            _check_mode(self.logprobs_mode)
         if not isinstance(self.logit_bias, Mapping):
             raise InputError(
                 f"logit_bias is {self.logit_bias!r:.80}; pass a mapping of token ids to numbers"
             )
+        for token, bias in self.logit_bias.items():
+            check_integer("logit_bias: a token", token, 0, 2**31 - 1)
+            if not isinstance(bias, Real) or isnan(bias):
+                raise InputError(f"logit_bias of token {token} is {bias!r:.40}; pass a number")
+        is_int = isinstance(self.seed, Integral) and not isinstance(self.seed, bool)
+        if not (self.seed is None or hasattr(self.seed, "dtype") or is_int):
+            raise InputError(f"seed is {self.seed!r:.80}; pass an integer or a random key")
         if self.temperature and self.seed is None:
             raise InputError(
                 f"temperature is {self.temperature} and seed is None; pass a seed such as 0, or "
@@ -147,6 +176,16 @@ class Room:
     def __post_init__(self):
         check_integer("num_biases", self.num_biases, 0, None)
         check_integer("num_end_tokens", self.num_end_tokens, 1, None)
+        if self.logprobs is not None:
+            check_integer("logprobs", self.logprobs, 0, None)
+        if self.logprobs_mode != _NO_MODE:
+            _check_mode(self.logprobs_mode)
+        for name in ("stop", "grammar"):
+            value = getattr(self, name)
+            if value is not None and not hasattr(value, "classes"):
+                raise InputError(
+                    f"{name} is {value!r:.80}; pass jspec.grammar.Capacity(states, classes)"
+                )
 
     @property
     def names(self) -> list[str]:
@@ -158,6 +197,7 @@ class Room:
         ends: Any = request.eos or ()
         for name, (place, example) in _PLACES.items():
             if _asks(request, name) and not _has(self, place):
+                example = request.logprobs if name == "logprobs" else example
                 raise InputError(
                     f"the request has {name} and the engine no room for it; make the engine with "
                     f"room=jspec.Room({place}={example})"
@@ -181,6 +221,7 @@ class Room:
             )
 
 
+_NO_MODE = "raw_logprobs"
 _CAPACITY = "jspec.grammar.Capacity(states, classes)"
 _PLACES = {
     "min_tokens": ("min_tokens", "True"),
@@ -197,6 +238,13 @@ _PLACES = {
 the order in which they come to bear."""
 _NEUTRAL = {each.name: each.default for each in fields(Request)}
 _NO_ROOM = {each.name: each.default for each in fields(Room)}
+
+
+def _check_mode(mode: Any) -> None:
+    from jspec.processors.log_probabilities import MODES  # JAX is imported here
+
+    if mode not in MODES:
+        raise InputError(f"logprobs_mode is {mode!r:.80}; pass one of {', '.join(MODES)}")
 
 
 def _asks(request: Request, name: str) -> bool:
@@ -241,6 +289,9 @@ def arguments(
 
     greedy = room is None and not any(each("temperature"))
     is_single = isinstance(request, Request)
+    row_ids = np.array(each("row_id"))
+    if isinstance(request, Request) and room is None:
+        row_ids = row_ids + np.arange(batch) if request.row_id else None
     seeds = tuple(0 if seed is None else seed for seed in each("seed"))
     limits = [size if limit is None else limit for limit in each("max_tokens")]
     min_columns = 0 if room is None else room.num_end_tokens
@@ -257,7 +308,7 @@ def arguments(
         if greedy
         else Sampling(*(np.array(each(n)) for n in ("temperature", "top_k", "top_p", "min_p"))),
         key=seeds[0] if is_single else seeds,
-        row_ids=None if is_single and room is None else np.array(each("row_id")),
+        row_ids=row_ids,
         processors=_processors(rows, wants, room),
     )
 
@@ -312,7 +363,8 @@ def _further_processors(rows: Sequence[Request], room: Room | None) -> "list[Pro
             isinstance(processor, Processor) for processor in listed
         ):
             raise InputError(
-                f"processors is {listed!r:.80}; pass a list of what jspec.processors makes"
+                f"processors is {listed!r:.80}; pass a list of what jspec.processors makes, but "
+                "for log-probabilities and grammars: these are the fields logprobs and grammar"
             )
         names, room_names = ([entry.name for entry in part] for part in (listed, places))
         other = any(
@@ -369,8 +421,8 @@ def _stops(stops: list[Any], room: Room | None) -> Any:
     for stop in stops:
         if stop is not None and not isinstance(stop, StopStrings):
             raise InputError(
-                f"stop is {stop!r:.80}; pass jspec.stop_strings(texts, tokenizer), since this call "
-                "knows no tokenizer"
+                f"stop is {stop!r:.80}; pass jspec.stop_strings(texts, tokenizer), or texts to a "
+                "jspec.LLM"
             )
     return ByRow(StopStrings, stops, room and room.stop)
 

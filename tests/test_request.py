@@ -1,5 +1,6 @@
 """A request's fields have the effect of the arguments of the same names, row by row."""
 
+import jax
 import numpy as np
 import refusals
 
@@ -59,8 +60,56 @@ def test_each_row_has_its_own():
     assert (found.logprobs.token_logprobs[1] != 0).all()
 
 
+def test_the_id_of_one_for_all_rows_is_the_first_rows():
+    ask = jspec.Request(temperature=1.0, seed=2, row_id=4, eos=np.array([22]))
+    wanted = jspec.decode(
+        MODEL, PARAMS, PROMPTS, max_new_tokens=8, sampling=jspec.Sampling(), key=2,
+        row_ids=[4, 5, 6], stopping=jspec.Stopping(eos=[22]),
+    )  # fmt: skip
+    np.testing.assert_array_equal(decode(ask).tokens, wanted.tokens)
+    assert (decode(jspec.Request(temperature=1.0, seed=2)).tokens != wanted.tokens).any()
+
+
+def test_end_tokens_of_both_kinds_may_be_traced():
+    def stops(tokens):
+        stopping = jspec.Stopping(stop_token_ids=tokens)
+        return jspec.decode(
+            MODEL, PARAMS, np.array([[1, 2, 3]]), max_new_tokens=8, stopping=stopping
+        )
+
+    token = int(stops([22]).tokens[0, 2])
+    assert jax.jit(stops)(np.array([token])).status.tolist() == [int(jspec.Status.STOP)]
+
+
 def test_bad_fields_are_one_sentence():
+    wide = jspec.testing.PrefixLM(vocab_size=100)
+    few = grammar.choices(["a"], [b"a", b"b", None])
     refusals.check([
+        (lambda: jspec.Request(top_k=None), "top_k is None; pass an integer"),
+        (lambda: jspec.Request(stop_token_ids=None), "stop_token_ids is None; pass token ids"),
+        (lambda: jspec.Request(seed="x"), "seed is 'x'; pass an integer or a random key"),
+        (lambda: jspec.Request(logprobs_mode="x"), "logprobs_mode is 'x'; pass one of raw_log"),
+        (lambda: jspec.Request(logit_bias={-1: 1.0}), "logit_bias: a token is -1; pass an int"),
+        (lambda: jspec.Request(logit_bias={1: "a"}), "logit_bias of token 1 is 'a'; pass a num"),
+        (lambda: jspec.Room(stop=5), r"stop is 5; pass jspec.grammar.Capacity\(states, classes\)"),
+        (lambda: jspec.Room(logprobs=-1), "logprobs is -1; pass an integer"),
+        (
+            lambda: decode(jspec.Request(processors=[processors.logprobs(1)])),
+            "these are the fields logprobs and grammar",
+        ),
+        (
+            lambda: jspec.decode(
+                wide, wide.init(), PROMPTS, request=jspec.Request(grammar=few, eos=2),
+                max_new_tokens=4,
+            ),
+            "were made of 3 tokens and the model has 100; make them of the model's own tokenizer",
+        ),
+        (lambda: decode(jspec.Request(grammar=few)), "eos=.. of jspec.Request or Stopping"),
+        *(
+            (lambda p=p: jspec.decode(MODEL, PARAMS, p, request=jspec.Request()), "prompt")
+            for p in ([], None, 5)
+        ),
+        (lambda: jspec.finish(MODEL, PARAMS, 5), "state is 5; pass what jspec.prefill or"),
         (lambda: jspec.Request(temperature=-1), "temperature is -1; pass a number x with 0 <= x"),
         (lambda: jspec.Request(temperature=0.5), "temperature is 0.5 and seed is None; pass a se"),
         (lambda: jspec.Request(top_p=float("nan")), "top_p is nan; pass a number"),

@@ -35,10 +35,8 @@ def set_xla_flags(environment: MutableMapping[str, str]) -> None:
             so does one that names a file.
 
     Example:
-        >>> environment = {"XLA_FLAGS": f"{OPTION}="}
-        >>> set_xla_flags(environment)
-        >>> environment["XLA_FLAGS"]
-        '--xla_cpu_experimental_ynn_fusion_type='
+        >>> import os, jspec
+        >>> jspec.set_xla_flags(os.environ)
     """
     flags = environment.get("XLA_FLAGS", "")
     # 0.12.0.1 is a release of 0.12.0; what is built between releases has letters behind.

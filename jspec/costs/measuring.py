@@ -71,7 +71,7 @@ def measure(
         request: further arguments of `jspec.prefill` for the program: sampling, key, stopping.
 
     Returns:
-        The curve, with a point for each width, and what a round takes that drafts nothing.
+        The curve, through a point for each width, and what a round takes that drafts nothing.
 
     Raises:
         InputError: if the policy does not go by costs, or an argument is out of range.

@@ -45,6 +45,7 @@ from jspec.round.request import (
     check_model,
     check_policy,
     check_same_memory,
+    num_rows,
     prepare,
 )
 from jspec.round.widths import check_round
@@ -157,10 +158,13 @@ def decode(
         stopping=stopping,
         sampling=sampling, key=key, row_ids=row_ids, processors=processors,
     )  # fmt: skip
-    return finish(
+    result = finish(
         model, params, state, drafter=drafter, drafter_params=drafter_params, policy=policy,
-        policy_params=policy_params, max_new_tokens=max_new_tokens,
+        policy_params=policy_params,
     )  # fmt: skip
+    outputs = result.tokens, result.logprobs
+    tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
+    return replace(result, tokens=tokens, logprobs=logprobs)
 
 
 def output_size(request: Any, max_new_tokens: int | None) -> int:
@@ -181,7 +185,6 @@ def finish(
     drafter_params: PyTree = None,
     policy: WidthPolicy = FixedWidth(),
     policy_params: PyTree = None,
-    max_new_tokens: int,
 ) -> Result:
     """Runs the rounds that are left, and returns the result of `decode`. Donates `state`.
 
@@ -193,20 +196,33 @@ def finish(
         drafter_params: as in `step`.
         policy: as in `step`.
         policy_params: as in `step`.
-        max_new_tokens: size of the output; static.
+
+    Returns:
+        The result, with all of the state's output buffer.
+
+    Raises:
+        InputError: as in `step`.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> state = jspec.step(model, model.init(), state)
+        >>> jspec.finish(model, model.init(), state).lengths.tolist()
+        [4]
     """
+    check_alive(state)
+    check_policy(policy, drafter)
     drafting = Drafting(drafter, drafter_params, policy, policy_params)
     state = decode_rounds(model, params, state, drafting, _number(_ENDLESS))
-    outputs = state.tokens, state.logprobs
-    tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
     drafter_state = between_calls(drafter, state.drafter_state, len(state.root), state.capacity)
     return Result(
-        tokens=tokens,
+        tokens=state.tokens,
         lengths=state.lengths,
         status=state.status,
         stats=state.stats,
         drafter_state=vary(drafter_state, state.lengths),
-        logprobs=logprobs,
+        logprobs=state.logprobs,
         stop_bytes=state.stop_bytes,
         policy_state=state.policy_state,
     )
@@ -298,8 +314,7 @@ def prefill(
             raise InputError(
                 f"request came with {' and '.join(extra)}, which it has fields for; leave them out"
             )
-        tokens: Any = prompt
-        asks = arguments(request, len(tokens), max_new_tokens)
+        asks = arguments(request, num_rows(prompt), max_new_tokens)
         stopping, sampling, key, row_ids, processors = (asks[name] for name in fields)
     stopping = Stopping() if stopping is None else stopping
     call = prepare(

@@ -1,7 +1,7 @@
 """A model and a drafter as one object: texts or tokens in and out."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Unpack
@@ -251,6 +251,8 @@ class LLM:
         if not isinstance(ends, Request):
             check_stopping(ends)
         texts: Any = [ends.stop] if isinstance(ends.stop, str) else ends.stop
+        if isinstance(texts, list | tuple) and not texts:  # vLLM's way to ask for none
+            texts, ends = None, replace(ends, stop=None)
         if _are_texts(texts):
             ends = replace(ends, stop=stop_strings(texts, self._tokenizer("stop")))
         return replace(ends, eos=self.target.eos) if ends.eos is None else ends
@@ -325,6 +327,8 @@ class LLMEngine:
         """
         from jspec.request import Request
 
+        if not isinstance(request, Request | None):
+            raise InputError(f"request is {request!r:.80}; pass a jspec.Request")
         asks = self._llm.with_ends(Request() if request is None else request)
         params = self._llm.params
         return self.engine.prefill(params, prompt, asks, earlier=earlier, **self._weights)
@@ -339,7 +343,7 @@ class Completions:
     """The tokens of the prompts, as `jspec.decode` was given them."""
     prompt_lengths: Any
     """Their lengths, if these were given."""
-    tokenizer: Any
+    tokenizer: Any = field(repr=False)
     stop_token_ids: Any = None
     """The tokens that end rows besides end tokens, as `Stopping` has them."""
 

@@ -64,7 +64,8 @@ class Prepared(NamedTuple):
         eos, stop_token_ids = self.arrays.controls.eos, self.arrays.controls.stop_token_ids
         if stop_token_ids is None:
             return eos
-        return library_of(eos).concatenate([eos, stop_token_ids], axis=1)
+        library = np if library_of(eos) is library_of(stop_token_ids) is np else jnp
+        return library.concatenate([eos, stop_token_ids], axis=1)
 
 
 def check_model(model: CausalLM, params: PyTree) -> None:
@@ -175,7 +176,9 @@ def check_weights(name: str, weights: PyTree) -> None:
 
 
 def check_alive(state: State) -> None:
-    """Raises InputError if a call before was given the state, and donated its arrays."""
+    """Raises InputError if this is no state, or one that was donated to a call before."""
+    if not isinstance(state, State):
+        raise InputError(f"state is {state!r:.80}; pass what jspec.prefill or jspec.step returned")
     leaves = (leaf for leaf in jax.tree.leaves(state) if isinstance(leaf, jax.Array))
     if any(not isinstance(leaf, Tracer) and leaf.is_deleted() for leaf in leaves):
         raise InputError(
@@ -321,6 +324,17 @@ def prepare(
         place = original.sharding if original.committed else None
         arrays = arrays._replace(prompt=jax.device_put(tokens, place))
     return Prepared(placed(arrays, arrays.prompt), size, capacity, chunk)
+
+
+def num_rows(prompt: Any) -> int:
+    """Returns the rows of a prompt; InputError if it has none."""
+    tokens, _ = of_ragged(prompt, None)
+    tokens = to_array(tokens, "prompt", ROWS)
+    if tokens.ndim != 2:
+        raise InputError(
+            f"prompt has shape {tokens.shape}; pass integers [B, T], padded on the right"
+        )
+    return len(tokens)
 
 
 def check_context(context: int | None, call: Prepared, earlier: State | None) -> None:

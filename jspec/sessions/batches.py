@@ -106,18 +106,14 @@ class Runner:
             idle = self.arguments(replace(group, limits=np.zeros_like(group.limits)))
             done(lambda: jspec.decode(**idle))
             self._compiled.add(key)
-        model, params, max_new_tokens = (
-            arguments[name] for name in ("model", "params", "max_new_tokens")
-        )
+        model, params = arguments["model"], arguments["params"]
         drafting = {name: arguments[name] for name in self._llm.drafting}
         begin = time.perf_counter()
         # The programs of `jspec.decode`; the first round alone shows when the first token is there.
         state = done(lambda: jspec.prefill(**arguments))
         state = done(lambda: jspec.step(model, params, state, **drafting))
         first = time.perf_counter() - begin
-        result = done(
-            lambda: jspec.finish(model, params, state, **drafting, max_new_tokens=max_new_tokens)
-        )
+        result = done(lambda: jspec.finish(model, params, state, **drafting))
         seconds = time.perf_counter() - begin
         self.keep(result)
         return outcomes(group, jax.device_get(result), seconds, first)

@@ -127,8 +127,7 @@ def check_goes_on(
     )
     model, weights = asked["model"], asked["params"]
     drafting: dict[str, Any] = dict(drafter=drafter, drafter_params=params)
-    size = subject.max_new_tokens
-    result = decoding.finish(model, weights, state, **drafting, max_new_tokens=size)
+    result = decoding.finish(model, weights, state, **drafting)
     same_tokens(result, subject.plain(), what)
     report.checked.append(what)
 
@@ -170,9 +169,9 @@ def check_backoff(
                     f"{mine.tolist()}",
                 )
         report.checked.append("back-offs leave no gap in its memory")
-    state, size = rounds(state, _BACKOFF, FixedWidth(0)), subject.max_new_tokens
+    state = rounds(state, _BACKOFF, FixedWidth(0))
     drafting: dict[str, Any] = dict(drafter=drafter, drafter_params=params)
-    result = decoding.finish(model, weights, state, **drafting, max_new_tokens=size)
+    result = decoding.finish(model, weights, state, **drafting)
     same_tokens(result, subject.plain(), what)
     report.checked.append(what)
 
@@ -197,10 +196,8 @@ def check_comes_and_goes(
     # The last row is given up, and stays free for a while.
     state = rows.free(rounds(state, 2), np.int32(last), model)
     state = rounds(come(state, 0, last), 3)
-    state, size = come(state, last, 0), subject.max_new_tokens
-    result = decoding.finish(
-        model, weights, state, drafter=drafter, drafter_params=params, max_new_tokens=size
-    )
+    state = come(state, last, 0)
+    result = decoding.finish(model, weights, state, drafter=drafter, drafter_params=params)
     requests = np.arange(subject.batch)
     requests[[0, last]] = last, 0
     same_tokens(result, subject.plain(), what, rows=requests)

@@ -44,8 +44,10 @@ def accepted_by_the_engine(what: str) -> Iterator[None]:
 
 def same_tokens(result: Result, plain: Result, what: str, rows: np.ndarray | None = None) -> None:
     """Raises AssertionError unless tokens, lengths and status are those of plain decoding."""
-    actual = [np.asarray(x) for x in (result.tokens, result.lengths, result.status)]
-    reference = [np.asarray(x) for x in (plain.tokens, plain.lengths, plain.status)]
+    actual, reference = (
+        [np.asarray(x) for x in (one.tokens, one.lengths, one.status)] for one in (result, plain)
+    )
+    actual[0] = actual[0][:, : reference[0].shape[1]]  # an output buffer may have more room
     if rows is not None:
         reference = [x[rows] for x in reference]
     for row in range(len(actual[0])):

@@ -330,6 +330,11 @@ def _stack(
     classes = np.full((max(len(parts), 1), vocab_size), num_classes - 1, np.int32)
     values = {name: np.full(len(table), value) for name, value in free.items()}
     for number, (member, part) in enumerate(zip(distinct, parts, strict=True)):
+        if 2 * len(part.classes) < vocab_size:  # what pads a vocabulary never doubles it
+            raise InputError(
+                f"a grammar or stop strings were made of {len(part.classes)} tokens and the model "
+                f"has {vocab_size}; make them of the model's own tokenizer"
+            )
         states = slice(offsets[id(member)], offsets[id(member)] + len(part.table))
         block = np.where(part.table >= 0, part.table + states.start, NONE)
         table[states, : block.shape[1]] = block

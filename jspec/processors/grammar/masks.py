@@ -79,7 +79,7 @@ class Grammar:
             if endless.any():
                 raise InputError(
                     f"row {int(endless.argmax())} has a grammar and no end token, so that it could "
-                    "not end; pass stopping=jspec.Stopping(eos=..), the model's end token"
+                    "not end; pass the model's end token, eos=.. of jspec.Request or Stopping"
                 )
         return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, capacity))
 
