@@ -203,7 +203,9 @@ class Adaptive(WidthPolicy):
         """Returns the back-off after a round, by what its draft saved."""
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
         seconds = self._seconds(costs, len(ran))
-        plain, drafting = costs.undrafted, seconds[0] - costs.undrafted
+        # A draft adds as much whatever the rows: a curve that is a guess begins at one of them.
+        drafting = costs.seconds[0] - costs.undrafted
+        plain = seconds[0] - drafting
         rows = jnp.maximum(ran.sum(dtype=jnp.int32), 1).astype(jnp.float32)
         expected = jnp.where(ran, 1 + choice.aux.expected[:, choice.index], 0.0).sum() / rows
         # What one row's round has really given says little of its draft, the mean of many says

@@ -40,7 +40,7 @@ class CostCurve:
     """Rising numbers of tokens that a round scores, all rows together."""
     seconds: Float[Array, " P"]
     undrafted: Float[Array, ""]
-    """Of a round of width 0 that drafts nothing either."""
+    """Of the fewest tokens in a round that drafts nothing; with more, a draft adds as much."""
 
     @classmethod
     def of(cls, seconds: Mapping[int, float], undrafted: float | None = None) -> "CostCurve":
@@ -48,8 +48,8 @@ class CostCurve:
 
         Args:
             seconds: by the number of tokens that a round scores; one point or more.
-            undrafted: seconds of a round that drafts nothing; None: as many as that of the fewest
-                tokens, as if drafting took no time.
+            undrafted: seconds of a round of the fewest tokens that drafts nothing; None: as many as
+                of one with a draft, as if drafting took no time.
 
         Raises:
             InputError: if there is no point, or a number is not a plausible one of its kind.
