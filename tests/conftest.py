@@ -87,7 +87,7 @@ def little_memory() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder with pre-trained models and text that are not part of the repository."""
-    folder = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
+    folder = Path(os.environ.get("JSPEC_SHARED", Path(__file__).resolve().parents[2] / "shared"))
     if not (folder / "models").is_dir():
         pytest.skip(f"{folder} holds no models; set JSPEC_SHARED to the folder that does")
     return folder
