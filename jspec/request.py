@@ -182,10 +182,13 @@ class Room:
             _check_mode(self.logprobs_mode)
         for name in ("stop", "grammar"):
             value = getattr(self, name)
-            if value is not None and not hasattr(value, "classes"):
-                raise InputError(
-                    f"{name} is {value!r:.80}; pass jspec.grammar.Capacity(states, classes)"
-                )
+            if value is not None:
+                from jspec.processors.grammar import Capacity  # JAX is imported here
+
+                if not isinstance(value, Capacity):
+                    raise InputError(
+                        f"{name} is {value!r:.80}; pass jspec.grammar.Capacity(states, classes)"
+                    )
 
     @property
     def names(self) -> list[str]:
@@ -290,7 +293,7 @@ def arguments(
     greedy = room is None and not any(each("temperature"))
     is_single = isinstance(request, Request)
     row_ids = np.array(each("row_id"))
-    if isinstance(request, Request) and room is None:
+    if is_single and room is None:
         row_ids = row_ids + np.arange(batch) if request.row_id else None
     seeds = tuple(0 if seed is None else seed for seed in each("seed"))
     limits = [size if limit is None else limit for limit in each("max_tokens")]

@@ -45,8 +45,8 @@ from jspec.round.request import (
     check_model,
     check_policy,
     check_same_memory,
-    num_rows,
     prepare,
+    read_prompt,
 )
 from jspec.round.widths import check_round
 from jspec.types import PyTree, Result, Sampling, State, Status, Stopping
@@ -158,10 +158,8 @@ def decode(
         stopping=stopping,
         sampling=sampling, key=key, row_ids=row_ids, processors=processors,
     )  # fmt: skip
-    result = finish(
-        model, params, state, drafter=drafter, drafter_params=drafter_params, policy=policy,
-        policy_params=policy_params,
-    )  # fmt: skip
+    drafting = Drafting(drafter, drafter_params, policy, policy_params)
+    result = _run_all(model, params, state, drafting)
     outputs = result.tokens, result.logprobs
     tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
     return replace(result, tokens=tokens, logprobs=logprobs)
@@ -214,8 +212,14 @@ def finish(
     check_alive(state)
     check_policy(policy, drafter)
     drafting = Drafting(drafter, drafter_params, policy, policy_params)
+    return _run_all(model, params, state, drafting)
+
+
+def _run_all(model: CausalLM, params: PyTree, state: State, drafting: Drafting) -> Result:
     state = decode_rounds(model, params, state, drafting, _number(_ENDLESS))
-    drafter_state = between_calls(drafter, state.drafter_state, len(state.root), state.capacity)
+    drafter_state = between_calls(
+        drafting.drafter, state.drafter_state, len(state.root), state.capacity
+    )
     return Result(
         tokens=state.tokens,
         lengths=state.lengths,
@@ -314,7 +318,8 @@ def prefill(
             raise InputError(
                 f"request came with {' and '.join(extra)}, which it has fields for; leave them out"
             )
-        asks = arguments(request, num_rows(prompt), max_new_tokens)
+        tokens, prompt_lengths = read_prompt(prompt, prompt_lengths)
+        asks, prompt = arguments(request, len(tokens), max_new_tokens), tokens
         stopping, sampling, key, row_ids, processors = (asks[name] for name in fields)
     stopping = Stopping() if stopping is None else stopping
     call = prepare(

@@ -222,6 +222,18 @@ def check_earlier(name: str, state: PyTree) -> None:
             )
 
 
+def read_prompt(prompt: Any, prompt_lengths: Any) -> tuple[Any, Any]:
+    """Returns a prompt as an array [B, T], and its lengths. Raises InputError if it is none."""
+    prompt, prompt_lengths = of_ragged(prompt, prompt_lengths)
+    tokens = to_array(prompt, "prompt", ROWS)
+    if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise InputError(
+            f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
+            "at least one row and one token, padded on the right"
+        )
+    return tokens, prompt_lengths
+
+
 def prepare(
     model: CausalLM,
     prompt: ArrayLike | Sequence[Any],
@@ -240,13 +252,7 @@ def prepare(
     bounds instead.
     """
     check_stopping(stopping)
-    prompt, prompt_lengths = of_ragged(prompt, prompt_lengths)
-    tokens = to_array(prompt, "prompt", ROWS)
-    if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
-        raise InputError(
-            f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
-            "at least one row and one token, padded on the right"
-        )
+    tokens, prompt_lengths = read_prompt(prompt, prompt_lengths)
     batch, padded = tokens.shape
     # What lies on a device is checked and padded here, and goes back to where it was.
     original, moved = tokens, can_move(tokens)
@@ -324,17 +330,6 @@ def prepare(
         place = original.sharding if original.committed else None
         arrays = arrays._replace(prompt=jax.device_put(tokens, place))
     return Prepared(placed(arrays, arrays.prompt), size, capacity, chunk)
-
-
-def num_rows(prompt: Any) -> int:
-    """Returns the rows of a prompt; InputError if it has none."""
-    tokens, _ = of_ragged(prompt, None)
-    tokens = to_array(tokens, "prompt", ROWS)
-    if tokens.ndim != 2:
-        raise InputError(
-            f"prompt has shape {tokens.shape}; pass integers [B, T], padded on the right"
-        )
-    return len(tokens)
 
 
 def check_context(context: int | None, call: Prepared, earlier: State | None) -> None:
