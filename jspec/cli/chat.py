@@ -2,7 +2,6 @@
 
 import io
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -49,9 +48,7 @@ class Conversation:
         self._drop = drop
         self._session = conversations.answering(session)
         self._settings = settings
-        self._answering = threading.RLock()
-        """Held while an answer is written, and while rounds are timed."""
-        self._runner = Runner(self._session, settings, alone=self._answering)
+        self._runner = Runner(self._session, settings)
         self._programs = RoundPrograms(self._runner)
         self.messages: list[Message] = []
         self._state: State | None = None
@@ -83,11 +80,10 @@ class Conversation:
 
     def answer(self, question: str, screen: terminal.Screen) -> str:
         """Shows the answer to a question as it comes, and keeps both."""
-        with self._answering:
-            try:
-                figures = self._answer(question, screen)
-            finally:
-                self._programs.go_on()
+        try:
+            figures = self._answer(question, screen)
+        finally:
+            self._programs.go_on()
         if (complaint := self._programs.complaint()) is not None:
             terminal.note(f"jspec: {complaint}")
         return figures
@@ -188,14 +184,14 @@ class Conversation:
         group, state = self._group(new), self._state
         if prefix and state is not None:
             capacity = state.capacity
-            arguments = self._runner.prior_arguments(group) | {
+            arguments = self._runner.arguments(group) | {
                 "earlier": state, "drafter_state": None, "policy_state": None,
             }  # fmt: skip
         else:
             if state is not None:
                 self._runner.keep(state)
             capacity = self._room(len(new))
-            arguments = self._runner.prior_arguments(group) | {"capacity": capacity}
+            arguments = self._runner.arguments(group) | {"capacity": capacity}
         return arguments, self._programs.rounds(group, capacity)
 
     def _group(self, tokens: list[int]) -> Group:

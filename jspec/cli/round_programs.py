@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jspec.sessions.batches import Group, Runner
-    from jspec.types import PyTree, State
+    from jspec.types import State
 
 _TURN = 0.0005
 """Seconds of Python that a thread has before others may go on, a tenth of Python's own."""
@@ -27,8 +27,8 @@ class RoundPrograms:
         """The size of the cache that programs are compiled for; None if for none."""
         self._first: Future[None] | None = None
         """Of the prompt and the first rounds, until somebody has waited for it."""
-        self._whole: Future[PyTree] | None = None
-        """Gives the policy's params, with what rounds cost."""
+        self._whole: Future[None] | None = None
+        """Of the rounds that draft."""
         self._said = False
         self._is_asked = False
         """True if somebody waits for the first words."""
@@ -37,13 +37,11 @@ class RoundPrograms:
 
     def prepare(self, group: "Group", capacity: int) -> None:
         """Begins to compile what such a prompt needs, in a thread of its own."""
-        first, full = Future[None](), Future[Any]()
+        first, full = Future[None](), Future[None]()
 
         def work() -> None:
             try:
-                arguments: dict[str, Any] = self._runner.prior_arguments(group) | {
-                    "capacity": capacity
-                }
+                arguments = self._runner.arguments(group) | {"capacity": capacity}
                 policy = arguments["policy"]
                 first_rounds = arguments | {"policy": _first_policy(policy)}
                 shapes = compile_ahead(arguments, first_rounds)
@@ -53,7 +51,7 @@ class RoundPrograms:
                 if first_rounds["policy"] != policy:
                     with _short_turns():
                         compile_rounds(arguments, shapes)
-                full.set_result(self._runner.costs(group, capacity))
+                full.set_result(None)
             except Exception as error:  # of an answer
                 for future in (first, full):
                     if not future.done():
@@ -84,19 +82,17 @@ class RoundPrograms:
         """Returns what gives the state after a round, by the best program that is there."""
         import jspec
 
-        arguments = self._runner.prior_arguments(group)
-        drafting = {name: arguments[name] for name in ("drafter", "drafter_params")}
+        arguments = self._runner.arguments(group)
+        names = "drafter", "drafter_params", "policy_params"
+        drafting = {name: arguments[name] for name in names}
         step = partial(jspec.step, arguments["model"], arguments["params"], **drafting)
         policy, full = arguments["policy"], self._whole
         if capacity != self._capacity or full is None:
-            costs = self._runner.costs(group, capacity)
-            return partial(step, policy=policy, policy_params=costs)
-        small, guessed = _first_policy(policy), arguments["policy_params"]
+            return partial(step, policy=policy)
 
         def after(state: "State") -> "State":
-            if full.done() and full.exception() is None:
-                return step(state, policy=policy, policy_params=full.result())
-            return step(state, policy=small, policy_params=guessed)
+            ready = full.done() and full.exception() is None
+            return step(state, policy=policy if ready else _first_policy(policy))
 
         return after
 

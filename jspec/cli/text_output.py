@@ -200,8 +200,7 @@ def _pieces(
     """Sends every row's pieces to its sink as they come; gives the reasons why the rows ended."""
     import jspec
 
-    # What rounds cost is measured when the text is there.
-    arguments = runner.prior_arguments(group)
+    arguments = runner.arguments(group)
     rows = []
     for place, sink in enumerate(sinks):
         prompt = group.prompt[place, : group.lengths[place]].tolist()

@@ -107,7 +107,7 @@ def measure(
     )  # fmt: skip
 
     def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
-        initial = set_backoff(started, in_backoff)
+        initial = _set_backoff(started, in_backoff)
         state: State = jax.block_until_ready(jax.tree.map(jnp.copy, initial))
         begin = time.perf_counter()
         drafting = Drafting(drafter, drafter_params, policy, curve)
@@ -116,42 +116,29 @@ def measure(
         seconds = time.perf_counter() - begin
         return seconds / max(int(state.stats.num_rounds.max()), 1)
 
-    return measure_in_turn(policy.widths, batch_size, timed, repeats, progress)
+    return _measure_in_turn(policy.widths, batch_size, timed, repeats, progress)
 
 
-def set_backoff(state: State, in_backoff: bool) -> State:
-    """Returns a state whose drafter is asked never, or in each of the next rounds.
-
-    Args:
-        state: of rounds by a `jspec.Adaptive`.
-        in_backoff: True: never.
-    """
+def _set_backoff(state: State, in_backoff: bool) -> State:
+    """Returns a state whose drafter is asked never, or in each of the next rounds."""
     backoff = state.policy_state.backoff
     rounds = np.full(backoff.left.shape, _ENDLESS if in_backoff else 0, np.int32)
     policy_state = replace(state.policy_state, backoff=replace(backoff, left=jnp.asarray(rounds)))
     return replace(state, policy_state=policy_state)
 
 
-def measure_in_turn(
+def _measure_in_turn(
     widths: Sequence[int],
     batch_size: int,
     timed: Callable[[CostCurve, bool, int], float],
-    repeats: int = 5,
-    progress: Callable[[int, int], None] | None = None,
+    repeats: int,
+    progress: Callable[[int, int], None] | None,
 ) -> CostCurve:
-    """Returns the curve of rounds that are timed in turn, the least of their times each.
+    """Returns the curve of `timed(curve, in_backoff, rounds)`, the seconds of one of so many rounds
+    that the curve makes all of one width.
 
-    Other work on the machine only adds to them. Where less seems to take longer than more, all are
-    timed again, up to three times as often; what is still out of order takes as long as what is
-    more.
-
-    Args:
-        widths: of the policy, rising.
-        batch_size: rows.
-        timed: `timed(curve, in_backoff, rounds)` gives the seconds of one of so many rounds that
-            the curve makes all of one width, without a draft if `in_backoff`.
-        repeats: as in `measure`.
-        progress: as in `measure`.
+    Where less seems to take longer than more, all are timed again, up to three times as often; what
+    is still out of order takes as long as what is more.
     """
     points = [batch_size * (1 + width) for width in widths]
     # The first without a draft, and every one with it.

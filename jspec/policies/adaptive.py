@@ -112,7 +112,7 @@ class Adaptive(WidthPolicy):
             )
 
     def init_params(self, model: CausalLM, params: PyTree) -> CostCurve:
-        return prior(params, held=getattr(model, "param_dtype", None))
+        return prior(params, model=model)
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> AdaptiveState:
         shape = len(_PROMISES) + 1, len(self.widths)

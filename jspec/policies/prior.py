@@ -57,18 +57,21 @@ BACKOFF = 19 * _KERNEL
 """Seconds of kernels that a round of `auto` without a draft adds to plain decoding."""
 
 
-def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
+def prior(params: PyTree, device: Any = None, model: Any = None) -> CostCurve:
     """Guesses the cost curve of a model on a device.
 
     On a CPU it has the form of a small model's. On an accelerator a round takes as
     long as reading the weights, up to the number of tokens whose arithmetic takes that long too:
     on a TPU by the data sheet, on a GPU as an H200 measured it. There it takes longer by its
-    kernels, and the more so where the round drafts.
+    kernels, and the more so where the round drafts. Of a layer's experts those are read that
+    independent tokens choose. What a drafter's own weights take is not in it, nor a model's
+    `BatchInvariant`: `jspec.costs.measure` measures both.
 
     Args:
         params: the model's weights; only their sizes are read.
         device: a `jax.Device`, or a `jspec.costs.devices.Device`; None is the default one.
-        held: the model's `param_dtype`, whose name says if activations are rounded; None: not.
+        model: whose `param_dtype` says if activations are rounded, and whose config how many of
+            its experts a token goes through; None: a dense one whose activations are not rounded.
 
     Raises:
         InputError: if there is something else than arrays among them.
@@ -85,11 +88,12 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
         raise InputError(
             f"params is {params!r:.80}; pass a model's params, or arrays' shapes in their place"
         )
-    size = max(sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves), 1)
+    size = max(sum(map(_bytes, leaves)), 1)
     drafting = in_backoff = 0.0
     if specs.platform == "cpu":
         instructions = native.instruction_set()
-        kind = "XLA" if instructions is None else _find_form(leaves, held)
+        dtype = getattr(model, "param_dtype", None)
+        kind = "XLA" if instructions is None else _find_form(leaves, dtype)
         form = _CPU_FORMS.get(f"{kind}, {instructions}", _CPU_FORMS[kind])
         forwards = {tokens: times * size / specs.bandwidth for tokens, times in form.items()}
     elif specs.platform == "gpu":
@@ -99,8 +103,35 @@ def prior(params: PyTree, device: Any = None, held: Any = None) -> CostCurve:
     else:
         free = int(specs.flops / specs.bandwidth)
         forwards = {tokens: _roofline(specs, tokens, size) for tokens in (1, free, 8 * free)}
+    forwards = _read_experts(forwards, params, size, model)
     drafted = {tokens: seconds + drafting for tokens, seconds in forwards.items()}
     return CostCurve.of(drafted, undrafted=forwards[1] + in_backoff)
+
+
+def _read_experts(
+    forwards: dict[int, float], params: PyTree, size: int, model: Any
+) -> dict[int, float]:
+    """Returns the same for a model of experts, each of which is read for its own tokens alone."""
+    layers = getattr(getattr(model, "config", None), "layers", ())
+    experts = next((layer.experts for layer in layers if layer.experts), None)
+    if experts is None:
+        return forwards
+    share = experts.num_chosen / experts.num_experts
+    routed = sum(
+        _bytes(leaf) for leaf in jax.tree.leaves(params) if experts.num_experts in leaf.shape[:-2]
+    )
+    points = list(forwards), list(forwards.values())
+
+    def seconds(tokens: int) -> float:
+        read = 1 - (1 - share) ** tokens  # of experts, where choices are even and independent
+        dense, each = np.interp([tokens, tokens * share / read], *points)
+        return float(dense + (read * each - dense) * routed / size)
+
+    return {tokens: seconds(tokens) for tokens in sorted({*forwards, 2, 4, 8, 16, 32, 64})}
+
+
+def _bytes(leaf: Any) -> int:
+    return int(np.prod(leaf.shape)) * leaf.dtype.itemsize
 
 
 def _find_form(leaves: list[Any], param_dtype: Any) -> str:
@@ -109,7 +140,7 @@ def _find_form(leaves: list[Any], param_dtype: Any) -> str:
         return "a8"
     sizes = Counter[str]()
     for leaf in leaves:
-        sizes[leaf.dtype.name] += int(np.prod(leaf.shape)) * leaf.dtype.itemsize
+        sizes[leaf.dtype.name] += _bytes(leaf)
     kind = max(sizes, key=sizes.__getitem__, default="float32")
     return kind if kind in _CPU_FORMS else "float32"
 

@@ -1,29 +1,22 @@
 """The device of a `Scheduler`: a `jspec.Engine`, its weights, and the one state of all rows."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import jax
 
-from jspec.costs import measure_in_turn, metrics, set_backoff
+from jspec.costs import metrics
 from jspec.decoding.engine import Engine
 from jspec.models.lora import LoRAModel
-from jspec.policies.cost_curve import CostCurve
 from jspec.request import Request
-from jspec.serve.jobs import Delta, TokenLogprobs
+from jspec.serve.jobs import PROMPT, Delta, TokenLogprobs
 from jspec.types import PyTree
 
 NUM_BIASES = 300
 """Maximum size of a `logit_bias`, as in the OpenAI API; all are padded to it: one program."""
 NUM_STOP_TOKENS = 8
 """Maximum number of `stop_token_ids` in a request."""
-
-
-_REPEATS = 12
-"""Times that each width is timed: a server goes by what it finds for long, and what else
-runs on the machine makes single rounds of several milliseconds twice as long."""
 
 
 class EngineDevice:
@@ -129,42 +122,24 @@ class EngineDevice:
         """The drafter's memory as it is now."""
         return self._state.drafter_state
 
-    def costs(self, text: Sequence[int]) -> CostCurve:
-        """Measures what a round of all rows costs at each width of a policy that chooses them.
-
-        With the programs that answer, which have room for all that requests may ask for, and with
-        greedy rows: the noise of rows that draw takes as long at every width, so that wide rounds
-        would look cheaper alongside narrow ones than they are without it. All rows are free
-        afterwards.
-        """
-        endless = Request(max_tokens=self.engine.capacity - len(text), eos=())
-        arrival = self.read(text, endless, None)
-
-        def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
-            del rounds  # as many as in every call
-            for row in range(self.num_slots):
-                self.insert(row, arrival)
-            state = jax.block_until_ready(set_backoff(self._state, in_backoff))
-            began = time.perf_counter()
-            self._state, output = self.engine.generate(
-                self._params, state, drafter_params=self._drafter_params, policy_params=curve,
-                rounds=self._rounds,
-            )  # fmt: skip
-            jax.block_until_ready(output.tokens)
-            return (time.perf_counter() - began) / max(int(output.stats.num_rounds.max()), 1)
-
-        curve = measure_in_turn(self.engine.policy.widths, self.num_slots, timed, repeats=_REPEATS)
+    def warm_up(self) -> int:
+        """Compiles all that will run. Returns the bytes of a text that is kept."""
+        row_bytes = 0
+        seeds = (1, -1, 2**40)  # they are made into keys in different ways
+        for turn, seed in enumerate((*seeds, *seeds)):
+            request = Request(max_tokens=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
+            state = self.read([0, 1], PROMPT, None)
+            prefix = self.copy(state)
+            row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(prefix))
+            self.insert(0, self.read([1], request, state))
+            self.insert(self.num_slots - 1, self.read([1, 2], request, None))
+            self.deltas(self.step(waiting=turn % 2 == 0), [0])
+            self.insert(0, self.read([3], request, self.take(0)))
+            self.insert(0, self.read([3], request, self.copy(prefix)))
+            self.free(0)
+            self.deltas(self.step(waiting=False), [0])
         self.reset()
-        return curve
-
-    @property
-    def has_costs(self) -> bool:
-        """True if the policy uses the costs of rounds."""
-        return isinstance(self._policy_params, CostCurve)
-
-    def goes_by(self, curve: CostCurve) -> None:
-        """Sets the cost curve by which the policy chooses widths from now on."""
-        self._policy_params = curve
+        return row_bytes
 
 
 def log_probabilities(logprobs: Any, row: int, count: int) -> TokenLogprobs | None:

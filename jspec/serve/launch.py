@@ -151,7 +151,6 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     from jspec.serve.request_parser import RequestParser
     from jspec.serve.scheduler import Scheduler
     from jspec.serve.service import Served, Service
-    from jspec.serve.warming import measure_costs, warm_up
     from jspec.sessions.session import with_target
 
     compiled = CompileCounter()
@@ -164,8 +163,7 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
         )
     device, memory = device_of(with_target(session, target), settings)
     say("compiling; a first start takes minutes, and later ones find its programs on disk")
-    row_bytes = warm_up(device)
-    measure_costs(device, with_target(session, target))
+    row_bytes = device.warm_up()
     capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
     say(_memory(device, settings, row_bytes, capacity))
     engine = device.engine

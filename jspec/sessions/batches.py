@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -12,7 +11,6 @@ import numpy as np
 from jspec.costs.metrics import Metrics, by_row
 from jspec.request import Request
 from jspec.sessions.memory_file import MemoryFile
-from jspec.sessions.round_costs import RoundCosts
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 
@@ -64,7 +62,6 @@ class Runner:
         settings: RunSettings,
         plain: bool = False,
         request: Request | None = None,
-        alone: AbstractContextManager[Any] = nullcontext(),
     ):
         """Leaves the session's drafter out with `plain`, for a comparison."""
         from jspec.drafters.autoregressive import Autoregressive
@@ -78,7 +75,6 @@ class Runner:
         """What is asked for, but for the most tokens."""
         if not plain and settings.form:
             self._llm = llm.with_jump_forward()
-        self._costs = RoundCosts(session, settings, alone)
         self._file: MemoryFile | None = None
         if settings.memory is not None and not plain:
             self._file = MemoryFile(settings.memory, session.target, self._llm.drafter)
@@ -120,14 +116,6 @@ class Runner:
 
     def arguments(self, group: Group) -> dict[str, Any]:
         """Returns the arguments of `jspec.decode` and `jspec.stream`."""
-        return self.prior_arguments(group) | {"policy_params": self.costs(group)}
-
-    def costs(self, group: Group, capacity: int | None = None) -> "PyTree":
-        """Returns the policy's params, measuring costs if they are unknown."""
-        return self._costs.known(self._llm.drafting, group, capacity)
-
-    def prior_arguments(self, group: Group) -> dict[str, Any]:
-        """Returns the same as `arguments`, with a guess at what rounds cost."""
         settings, target = self._settings, self._session.target
         model = target.model
         # More than the context is room that is never filled, and the output is made in advance.

@@ -4,7 +4,6 @@ import itertools
 
 import refusals
 
-import jspec
 from jspec.cli import train_resume
 from jspec.cli.bench.ledger import Ledger
 from jspec.models.chat_template import ChatTemplate
@@ -22,7 +21,6 @@ def _rows(file):
 
 
 READERS = {
-    "cost curves": jspec.costs.load,
     "text in rows": lambda file: corpus.text_row(file.read_text(), "{a}", "line 1"),
     "questions": lambda file: chats.row(file.read_text(), "", "line 1"),
     "rows of tokens": lambda file: sequences.read(file, 10),

@@ -4,11 +4,10 @@ import threading
 from concurrent.futures import wait
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 import jspec
-from jspec import costs, models
+from jspec import models
 from jspec.cli import chat, round_programs
 from jspec.cli.round_programs import RoundPrograms
 from jspec.request import Request
@@ -22,9 +21,8 @@ WIDTHS = '{"widths": [0, 3], "num_speculative_tokens": 3}'
 
 @pytest.fixture
 def session(talker, monkeypatch, tmp_path) -> Session:
-    """A model with a drafter of two widths, whose costs are said and not measured."""
+    """A model with a drafter of two widths."""
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(costs, "measure", lambda *_, **__: jspec.CostCurve.of({1: 1.0, 4: 1.1}))
     choice = method_choice.choose("prompt_lookup", WIDTHS)
     target = models.load(talker)
     return Session(choice.method.build(target, **choice.options), choice)
@@ -63,8 +61,6 @@ def test_rounds_go_over_to_the_whole_program_as_soon_as_it_is_there(
     released = threading.Event()
     compiling(monkeypatch, released.wait)
     conversation = chat.Conversation(session, SETTINGS)
-    # Known beforehand: while an answer is written nothing is measured.
-    conversation._runner.costs(conversation._group([1]), conversation._room(1))
     conversation.prepare()
     seen = []
 
@@ -89,32 +85,6 @@ def test_rounds_go_over_to_the_whole_program_as_soon_as_it_is_there(
     assert whole._tokens == conversation._tokens and whole.messages == conversation.messages
 
 
-def test_rounds_are_timed_while_no_answer_is_written(session, monkeypatch, capsys):
-    conversation = chat.Conversation(session, SETTINGS)
-    timed = []
-
-    def measure(*_, **__):
-        timed.append(True)
-        return jspec.CostCurve.of({1: 1.0, 4: 1.1})
-
-    monkeypatch.setattr(costs, "measure", measure)
-    answering = threading.Event()
-    # What is timed is said above: nothing has to be compiled for it.
-    monkeypatch.setattr(round_programs, "compile_ahead", lambda *_: None)
-    monkeypatch.setattr(round_programs, "compile_rounds", lambda *_: answering.wait())
-    conversation.prepare()
-    conversation._programs.wait()
-    conversation._programs.go_on()
-    with conversation._answering:
-        answering.set()
-        _, late = wait([conversation._programs._whole], timeout=0.2)
-        assert late and not timed
-    wait([conversation._programs._whole])
-    assert timed == [True]
-    curve = conversation._programs._whole.result()
-    np.testing.assert_allclose(curve.at([1, 4]), [1.0, 1.1], rtol=1e-6)
-
-
 def test_failures_of_the_whole_program_are_reported_once(session, widths, monkeypatch, capsys):
     def broken():
         raise RuntimeError("out of memory")
@@ -133,12 +103,9 @@ def test_failures_of_the_whole_program_are_reported_once(session, widths, monkey
 class Idle:
     """A runner that nothing is asked of."""
 
-    def prior_arguments(self, group):
+    def arguments(self, group):
         drafting = {"drafter": jspec.PromptLookup(), "policy": jspec.FixedWidth()}
         return drafting | {"drafter_params": None, "policy_params": None}
-
-    def costs(self, group, capacity):
-        return None
 
 
 def test_ctrl_c_leaves_the_wait_to_the_next_answer(monkeypatch):

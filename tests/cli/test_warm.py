@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import jspec
-from jspec import costs, decoding, models
+from jspec import decoding, models
 from jspec.cli import round_programs, train_progress, warming
 from jspec.drafters.contrib import ngrams, vocabulary_table
 from jspec.methods import ngram_tables
@@ -147,7 +147,6 @@ def test_a_full_disk_loses_nothing(command, talker, cache, monkeypatch, tmp_path
 @pytest.mark.slow
 def test_programs_of_chat_and_generate_are_compiled(talker, tmp_path, monkeypatch, command):
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path))
-    monkeypatch.setattr(costs, "measure", lambda *_, **__: jspec.CostCurve.of({1: 1.0, 4: 1.1}))
     ahead, compile_rounds = [], round_programs.compile_rounds
 
     def watched(*arguments):

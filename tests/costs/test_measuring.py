@@ -6,7 +6,7 @@ import tiny
 
 import jspec
 from jspec._validate.errors import InputError
-from jspec.costs import measure, measure_in_turn, measuring
+from jspec.costs import measure, measuring
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(context=None)
@@ -57,7 +57,7 @@ def test_implausible_times_are_measured_again(backoff_is_slow_for, turns, rest):
         busy = in_backoff and asked.count((2, True)) <= backoff_is_slow_for
         return true[point, in_backoff] + (7.0 if busy else 0.0)
 
-    curve = measure_in_turn((0, 3), 2, timed, repeats=3)
+    curve = measuring._measure_in_turn((0, 3), 2, timed, 3, None)
     assert len(asked) == 3 * turns
     assert curve.at([2, 8]).tolist() == pytest.approx([2.0, 5.0])
     assert float(curve.undrafted) == pytest.approx(rest)
@@ -74,7 +74,7 @@ def test_a_slow_model_is_measured_fewer_times(monkeypatch, seconds, turns):
         return 1.0
 
     said = []
-    curve = measure_in_turn((0, 3), 2, timed, repeats=12, progress=lambda *done: said.append(done))
+    curve = measuring._measure_in_turn((0, 3), 2, timed, 12, lambda *done: said.append(done))
     assert len(asked) == 3 * turns and said[-1] == (42, 42)
     assert curve.at([2, 8]).tolist() == [1.0, 1.0]
 

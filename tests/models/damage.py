@@ -39,7 +39,7 @@ MEGABYTES = 200
 FOUND: dict[str, tuple[int, ...]] = {
     "gguf": (0, 1, 2694, 501489), "folder": (0, 1, 47), "tokenizer": (0, 45), "head": (0, 1),
     "orbax": (1, 7, 10, 12, 22, 26), "run": (9, 20), "published": (0, 1), "memory": (0, 1),
-    "pickle": (0, 5, 144, 147, 275), "datastore": (0, 1), "ngrams": (0, 2082), "costs": (0, 1),
+    "pickle": (0, 5, 144, 147, 275), "datastore": (0, 1), "ngrams": (0, 2082),
     "qwen3_next": (7, 93, 98, 225), "qwen3_5_moe": (0,), "granite4": (0,),
     "deepseek_v2": (0,), "deepseek_v3": (0,), "gpt_oss": (0,), "gemma4": (0,),
     "gemma4_moe": (0,),
@@ -140,8 +140,6 @@ class Readers:
         distributions = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
         lines = ngrams.build(np.array([[0, 1, 2]]), distributions, vocab_size=3, k=1)
         ngrams.save(folder / "whole.ngrams", lines, "mine")
-        curve = jspec.CostCurve.of({1: 0.02, 8: 0.03})
-        jspec.costs.save(curve, folder / "whole.costs")
         with zipfile.ZipFile(folder / "whole.pickle", "w") as archive:
             archive.writestr("a/data.pkl", _PICKLE)
             archive.writestr("a/data/0", b"\0" * 64)
@@ -172,8 +170,7 @@ class Readers:
                 archive.writestr("a/data.pkl", damaged(_PICKLE, draw))
                 archive.writestr("a/data/0", b"\0" * 64)
         else:
-            change = damaged_json if kind == "costs" else damaged
-            place.write_bytes(change(whole.read_bytes(), draw))
+            place.write_bytes(damaged(whole.read_bytes(), draw))
         return lambda: self.read(kind, place)
 
     def read(self, kind: str, place: Path) -> Any:
@@ -189,7 +186,6 @@ class Readers:
             "memory": lambda place: jspec.memory_file.load(place, self._suffix),
             "datastore": lambda place: jspec.datastore.load(place, self._words),
             "ngrams": lambda place: ngrams.load(place, "mine", 3),
-            "costs": jspec.costs.load,
         })[kind](place)  # fmt: skip
 
     def _read_family(self, place: Path) -> Any:

@@ -15,7 +15,7 @@ from jspec.models.chat_template import ChatTemplate
 from jspec.models.detokenise import Detokeniser
 from jspec.models.huggingface.config_json import Settings
 from jspec.request import Request
-from jspec.serve import launch, warming
+from jspec.serve import launch
 from jspec.serve.compiled import CompileCounter
 from jspec.sessions.generation_config import GenerationConfig
 from jspec.sessions.method_choice import Choice
@@ -42,7 +42,7 @@ def test_answers_are_those_of_decode_and_nothing_is_compiled_for_them(session):
     ids = target.tokenizer.encode("Once upon").ids
     device, _ = launch.device_of(session, SETTINGS)
     device.go = threading.Event()
-    warming.warm_up(device)
+    device.warm_up()
     compiled = CompileCounter()
     with service(device, target=target, capacity=4) as client:
         said = [
