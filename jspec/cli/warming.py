@@ -90,7 +90,7 @@ def prefixes(target: "Loaded") -> list[list[int]]:
 
 
 def compile_programs(name: str, target: "Loaded") -> None:
-    """Compiles and times what `jspec generate` or `jspec chat` run at their defaults."""
+    """Compiles what `jspec generate` or `jspec chat` run at their defaults."""
     choice = method_choice.choose(None, None)
     session = Session(choice.method.build(target, None, **choice.options), choice, name)
     settings = RunSettings().by_model(target, GenerationConfig.AUTO, ())

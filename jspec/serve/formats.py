@@ -125,7 +125,7 @@ class ChatFormat:
         return _choice(answer.index, "delta", delta, logprobs, self._reason(answer))
 
     def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
-        """Returns a delta says that it is one."""
+        """Returns an event, which says that it is a chunk."""
         return {
             **self._head,
             "object": "chat.completion.chunk",

@@ -168,11 +168,13 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     say(_memory(device, settings, row_bytes, capacity))
     engine = device.engine
     parser = _call_parser(target, settings)
-    intake = RequestParser(target, engine.capacity, engine.room, parser, settings.limits, sampling)
-    intake.forms.maker.warm_up()
+    request_parser = RequestParser(
+        target, engine.capacity, engine.room, parser, settings.limits, sampling
+    )
+    request_parser.forms.maker.warm_up()
     return Service(
         Served(settings.name, settings.api_key, int(time.time()), settings.adapters),
-        intake,
+        request_parser,
         lambda deliver: Scheduler(
             device,
             deliver,

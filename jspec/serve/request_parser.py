@@ -52,12 +52,12 @@ class ParsedRequest:
     adapter: int = 0
 
     def formed(self, automata: Automata) -> "ParsedRequest":
-        """Returns the order with its automata."""
+        """Returns the request with its automata."""
         return replace(self, request=replace(self.request, grammar=automata[0], stop=automata[1]))
 
 
 class RequestParser:
-    """Makes orders of requests; from any thread."""
+    """Parses requests; from any thread."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class RequestParser:
         """Of a text: more have no room in a row whatever its tokens are."""
 
     def completion(self, body: CompletionRequest, patience: Patience) -> ParsedRequest:
-        """Returns the order of a completion."""
+        """Returns the request of a completion."""
         vocab_size = self.target.model.vocab_size
         prompts = []
         for prompt in body.prompts:
@@ -110,7 +110,7 @@ class RequestParser:
         )  # fmt: skip
 
     def chat(self, body: ChatRequest, patience: Patience) -> ParsedRequest:
-        """Returns the order of a chat's next turn."""
+        """Returns the request of a chat's next turn."""
         prompt = self._conversation(body, patience)
         if body.max_tokens and body.max_completion_tokens:
             raise APIError(

@@ -36,7 +36,7 @@ class ResponseStream:
 
     def __init__(
         self,
-        order: ParsedRequest,
+        request: ParsedRequest,
         form: Format,
         scheduler: Scheduler,
         metrics: ServerMetrics,
@@ -48,26 +48,26 @@ class ResponseStream:
         self._deltas: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue()
         self.jobs: list[Job] = []
         self.answers: list[Answer] = []
-        for prompt in order.prompts:
-            for row in range(order.num_answers):
+        for prompt in request.prompts:
+            for row in range(request.num_answers):
                 index = len(self.jobs)
-                several = order.num_answers > 1
+                several = request.num_answers > 1
                 # Without a seed of its own a request does not repeat itself, nor do its prompts.
-                number = row if order.has_seed else index
+                number = row if request.has_seed else index
                 job = Job(
                     prompt,
-                    replace(order.request, row_id=number),
+                    replace(request.request, row_id=number),
                     partial(_put, self._deltas, index),
                     shared=len(prompt) - 1 if several else 0,
-                    goes_on=order.goes_on,
-                    salt=order.salt,
-                    adapter=order.adapter,
+                    goes_on=request.goes_on,
+                    salt=request.salt,
+                    adapter=request.adapter,
                 )
                 self.jobs.append(job)
-                stops = order.request.stop_token_ids
-                self.answers.append(Answer(index, vocabulary, prompt, stops, order.marks))
+                stops = request.request.stop_token_ids
+                self.answers.append(Answer(index, vocabulary, prompt, stops, request.marks))
         self._last: list[float | None] = [None] * len(self.jobs)
-        self._prompts = order.prompts
+        self._prompts = request.prompts
 
     def submit(self) -> None:
         """Puts the jobs into the queue."""
@@ -185,7 +185,7 @@ class ResponseStream:
 
 
 def _put(deltas: asyncio.Queue[tuple[int, Delta] | None], index: int, delta: Delta) -> None:
-    """Holds the queue alone: a job with its exchange would be a reference cycle."""
+    """Holds the queue alone: a job with its stream would be a reference cycle."""
     deltas.put_nowait((index, delta))
 
 

@@ -26,12 +26,12 @@ class StreamedAnswer:
 
     status_code = 200
 
-    def __init__(self, exchange: ResponseStream, with_usage: bool):
-        self._exchange = exchange
+    def __init__(self, stream: ResponseStream, with_usage: bool):
+        self._stream = stream
         self._with_usage = with_usage
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._exchange.stream(receive, send, self._with_usage)
+        await self._stream.stream(receive, send, self._with_usage)
 
 
 class Finished:

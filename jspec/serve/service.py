@@ -46,8 +46,7 @@ _LONG_BYTES = 2**16
 _LONG_READERS = 2
 """Parsers of longer bodies, each of which takes Python's lock for longer than a round."""
 _STEP_SECONDS = 10.0
-"""A device call has failed; without its state there is no memory."""
-
+"""The longest wait for the device's thread at the end."""
 _AT_ONCE_SECONDS = 0.05
 _WRONG_KEY = 401
 _LONGEST = 200
@@ -78,16 +77,16 @@ class Service:
     def __init__(
         self,
         served: Served,
-        intake: RequestParser,
+        parser: RequestParser,
         make_scheduler: Callable[[Callable[[list[tuple[Job, Delta]]], None]], Scheduler],
         compiled: Callable[[], int],
         write: Callable[[str], None],
         at_end: Callable[[], None] = lambda: None,
     ):
         self._served = served
-        self._intake = intake
+        self._parser = parser
         self.scheduler = make_scheduler(self._deliver)
-        limits = intake.limits
+        limits = parser.limits
         self._readers = Workers(_READERS, self.scheduler.most_jobs, limits.form_seconds)
         self._long_readers = Workers(_LONG_READERS, self.scheduler.most_jobs, limits.form_seconds)
         self._makers = Workers(limits.forms, limits.form_queue, limits.form_seconds)
@@ -99,8 +98,8 @@ class Service:
         self.metrics = ServerMetrics(self.scheduler, served.name, compiled, self._workers)
         self._write = write
         self._at_end = at_end
-        self._spelling = Spelling(intake.spelled, intake.target.tokenizer)
-        self._vocabulary = reasoning.readable(intake.target.tokenizer)
+        self._spelling = Spelling(parser.spelled, parser.target.tokenizer)
+        self._vocabulary = reasoning.readable(parser.target.tokenizer)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="jspec-device", daemon=True)
 
@@ -128,7 +127,7 @@ class Service:
         self.scheduler.stop()
         for some in self._workers.values():
             some.close()
-        self._intake.forms.maker.close()
+        self._parser.forms.maker.close()
         ended = time.monotonic() + _STEP_SECONDS
         while self._thread.is_alive() and time.monotonic() < ended:
             await asyncio.sleep(0.01)
@@ -183,22 +182,24 @@ class Service:
             "created": self._served.started,
             "owned_by": "jspec",
             "parent": None if name == self._served.name else self._served.name,
-            "max_model_len": self._intake.max_model_len,
+            "max_model_len": self._parser.max_model_len,
         }
 
     async def _completions(self, request: Request) -> Any:
-        fields, order = await self._order(
-            request, schemas.CompletionRequest, self._intake.completion
+        fields, generation = await self._parse(
+            request, schemas.CompletionRequest, self._parser.completion
         )
-        form = CompletionFormat(fields.model, self._spelling, order.num_top)
-        return await self._answer(request, fields, order, form)
+        form = CompletionFormat(fields.model, self._spelling, generation.num_top)
+        return await self._answer(request, fields, generation, form)
 
     async def _chat(self, request: Request) -> Any:
-        fields, order = await self._order(request, schemas.ChatRequest, self._intake.chat)
-        form = ChatFormat(fields.model, self._spelling, order.num_top, order.function, order.reader)
-        return await self._answer(request, fields, order, form)
+        fields, generation = await self._parse(request, schemas.ChatRequest, self._parser.chat)
+        form = ChatFormat(
+            fields.model, self._spelling, generation.num_top, generation.function, generation.reader
+        )
+        return await self._answer(request, fields, generation, form)
 
-    async def _order(
+    async def _parse(
         self,
         request: Request,
         kind: type[schemas.Asked],
@@ -209,7 +210,7 @@ class Service:
         body = await body_of(request)
 
         def read(patience: Patience) -> tuple[schemas.Asked, ParsedRequest]:
-            fields = schemas.parse(kind, body, self._intake.max_model_len)
+            fields = schemas.parse(kind, body, self._parser.max_model_len)
             if isinstance(fields, schemas.SamplingParams):
                 self._check_model(fields.model)
                 request.state.record["user"] = fields.user
@@ -217,19 +218,19 @@ class Service:
             return fields, make(fields, patience)
 
         readers = self._long_readers if len(body) > _LONG_BYTES else self._readers
-        fields, order = await _unless_gone(request, readers.run(read))
-        forms, spec = self._intake.forms, order.spec
+        fields, generation = await _unless_gone(request, readers.run(read))
+        forms, spec = self._parser.forms, generation.spec
         if (automata := forms.find(spec)) is None:
             work = self._makers.run(lambda patience: forms.make(spec, patience))
             automata = await _unless_gone(request, work)
-        salt: Hashable = order.salt
-        order = order.formed(automata)
+        salt: Hashable = generation.salt
+        generation = generation.formed(automata)
         if self._served.adapters and isinstance(fields, schemas.SamplingParams):
             number = self._served.names.index(fields.model)
             # Text that an adapter has read is useless to others.
             salt = number, salt
-            order = replace(order, adapter=number)
-        return fields, replace(order, salt=salt)
+            generation = replace(generation, adapter=number)
+        return fields, replace(generation, salt=salt)
 
     def _check_answers(self, fields: Any) -> None:
         count = fields.n * (
@@ -242,22 +243,26 @@ class Service:
             )  # fmt: skip
 
     async def _answer(
-        self, request: Request, fields: schemas.SamplingParams, order: ParsedRequest, form: Format
+        self,
+        request: Request,
+        fields: schemas.SamplingParams,
+        generation: ParsedRequest,
+        form: Format,
     ) -> Any:
-        exchange = ResponseStream(order, form, self.scheduler, self.metrics, self._vocabulary)
-        exchange.submit()
-        request.state.exchange = exchange
+        stream = ResponseStream(generation, form, self.scheduler, self.metrics, self._vocabulary)
+        stream.submit()
+        request.state.stream = stream
         if fields.stream:
             options = fields.stream_options
-            return StreamedAnswer(exchange, options is not None and options.include_usage)
-        return JSONResponse(await exchange.whole(request.receive))
+            return StreamedAnswer(stream, options is not None and options.include_usage)
+        return JSONResponse(await stream.whole(request.receive))
 
     def _logged(self, endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[..., Any]:
         """Returns an endpoint that answers errors in the API's shape and logs requests."""
 
         async def run(request: Request) -> Any:
             began = time.monotonic()
-            request.state.exchange = None
+            request.state.stream = None
             request.state.record = {}
             try:
                 response = await endpoint(request)
@@ -279,9 +284,9 @@ class Service:
         return run
 
     def _say(self, request: Request, began: float, status: int) -> None:
-        exchange: ResponseStream | None = request.state.exchange
-        if exchange is not None:
-            exchange.cancel()  # what is still running has nobody to write for
+        stream: ResponseStream | None = request.state.stream
+        if stream is not None:
+            stream.cancel()  # what is still running has nobody to write for
         line = {
             "time": round(time.time(), 3),
             "path": request.url.path[:_LONGEST],
@@ -289,7 +294,7 @@ class Service:
             "seconds": round(time.monotonic() - began, 6),
             "client": None if request.client is None else request.client.host,
             **{name: value for name, value in request.state.record.items() if value is not None},
-            **({} if exchange is None else exchange.record()),
+            **({} if stream is None else stream.record()),
         }
         self._write(json.dumps(line))
 

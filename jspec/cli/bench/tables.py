@@ -1,4 +1,4 @@
-"""Tables of a bench on the terminal; the page shows their cells as well."""
+"""Tables of a bench on the terminal."""
 
 import math
 import sys
