@@ -70,7 +70,7 @@ class HeadRun:
         states_dtype: str = "bfloat16",
         command: Mapping[str, Any] | None = None,
     ) -> None:
-        """Trains, draws the curve, scores the held-out text, and saves the head in `out/head`."""
+        """Trains, scores the held-out text, and saves the head in `out/head`."""
         run, target, dtype = self.training, self.target, precision.find(states_dtype)
 
         def keep(folder: Path, console: Console) -> States:
@@ -79,7 +79,7 @@ class HeadRun:
             return train_run.keep(store, model, target.params, run.job.batch_size, console)
 
         keep_states = states and partial(keep, states)
-        params, scores = run.train(out, resume, keep_states, command, unit="weighted sum")
+        params, scores = run.train(out, resume, keep_states, command)
         console = Console()
         if scores and (doubt := untrained(scores)):
             console.print(doubt, soft_wrap=True)

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 
 from jspec._validate.whole_files import write_whole
-from jspec.cli import curves
 from jspec.cli.train_progress import shown
 from jspec.cli.train_resume import remember
 from jspec.cli.train_texts import TrainingText
@@ -88,9 +87,8 @@ class TrainingRun:
         resume: bool,
         keep: Callable[[Console], States] | None = None,
         command: Mapping[str, Any] | None = None,
-        unit: str = "nats per token",
     ) -> tuple[PyTree, Scores]:
-        """Trains, draws the curve, scores the held-out text, and gives the weights and scores."""
+        """Trains, scores the held-out text, and gives the weights and scores."""
         _silence_checkpointing()
         console, job = Console(), self.job
         checkpoints = folders.Checkpoints(out, self.settings, resume)
@@ -126,7 +124,6 @@ class TrainingRun:
                 copy,
                 examine,
             )
-        curves.plot(checkpoints.curve(), out / "curve.png", unit)
         scores = self.scores(params, frozen)
         write_whole(out / "heldout.json", json.dumps(scores, indent=2) + "\n")
         if scores:

@@ -94,7 +94,6 @@ def test_a_run_gives_a_head_that_loads(folder, whole):
     lines = curve(out)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     assert all(len(line["acceptance"]) == 2 for line in lines)
-    assert (out / "curve.png").stat().st_size
     (score,) = json.loads((out / "heldout.json").read_text()).values()
     assert score["tokens"] == round(0.3 * 40) * 9 and len(score["acceptance"]) == 2
     if kind == "lyanna":
