@@ -3,8 +3,10 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jspec import _struct as struct
@@ -77,9 +79,12 @@ class CostCurve:
 
     def at(self, tokens: Sequence[int]) -> Float[Array, " tokens"]:
         """Returns the seconds of rounds that score so many tokens."""
-        times = _line(jnp, jnp.array(tokens, jnp.float32), self.tokens, self.seconds)
+        # Outside of a program nothing is compiled for it.
+        traced = isinstance(self.seconds, Tracer)
+        module, curve = (jnp, self) if traced else (np, jax.device_get(self))
+        times = _line(module, module.array(tokens, np.float32), curve.tokens, curve.seconds)
         # Past the last points a line of noise may fall below zero.
-        return jnp.maximum(times, self.seconds.min() / 2)
+        return module.maximum(times, curve.seconds.min() / 2)
 
 
 def _check_seconds(name: str, value: Any) -> None:
