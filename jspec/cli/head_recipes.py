@@ -99,8 +99,6 @@ def _places(target: Loaded, places: int | None) -> int:
 def _unroll(
     target: Loaded, head: Any, unroll: int, state_loss: str, places: int | None, **loss: Any
 ) -> Objective:
-    if state_loss not in STATE_LOSSES:
-        raise InputError(f"state_loss is {state_loss!r}; use one of {', '.join(STATE_LOSSES)}")
     model: Any = target.model
     losses, places = STATE_LOSSES[state_loss], _places(target, places)
     return Unrolled(model, head, steps=unroll, state_loss=losses, places=places, **loss)

@@ -15,7 +15,7 @@ from rich.console import Console
 from jspec import models
 from jspec._validate.errors import InputError
 from jspec.cli import head_recipes, train_run, train_settings, train_texts
-from jspec.cli.head_recipes import KINDS
+from jspec.cli.head_recipes import KINDS, STATE_LOSSES
 from jspec.cli.train_resume import path
 from jspec.cli.train_run import TrainingRun
 from jspec.methods import BUNDLED
@@ -46,7 +46,10 @@ def job(kind: str, recipe: Path | None, changes: Mapping[str, Any]) -> jobs.Trai
     """Returns a kind's settings: defaults, then the recipe's, then the given ones."""
     settings = {} if recipe is None else jobs.read_head(recipe, kind)
     default = head_recipes.default(train_settings.HEADS[kind])
-    return jobs.override(default, {**settings, **changes})
+    whole = jobs.override(default, {**settings, **changes})
+    if (loss := whole.loss.get("state_loss", "squared")) not in STATE_LOSSES:
+        raise InputError(f"state_loss is {loss!r}; use one of {', '.join(STATE_LOSSES)}")
+    return whole
 
 
 @dataclass(frozen=True)
