@@ -51,29 +51,6 @@ def test_a_vocabulary_smaller_than_a_line_of_the_matrix(name):
 
 
 GROWN = {"num_speculative_tokens": 5, "max_depth": 3, "beam": 4}
-GIVEN = {
-    "token_recycling": {"num_speculative_tokens": 5, "k": 4},
-    "prompt_lookup": {"num_speculative_tokens": 3, "latest": True},
-    "spine": {"num_speculative_tokens": 6, "passes": 2, "k": 3},
-    "sequoia": {"template": [[0], [1], [0, 0]]},
-    "specinfer": {"branching": [2, 1], "scheme": "multi_round", "draft_temperature": 0.7},
-    "pard": {"num_speculative_tokens": 2, "mask_token_id": 3},
-    "dyspec": GROWN | {"threshold": 0.1},
-}
-
-
-def test_a_program_gets_the_drafter_of_the_command_line(monkeypatch, target, draft):
-    folders = {"target": target, "draft": draft}
-    monkeypatch.setattr(jspec.models, "load", lambda name, *_, **__: folders[name])
-    free = [m.name for m in METHODS.values() if not m.needs_options and not m.needs_training]
-    for name, given in [(name, {}) for name in free] + list(GIVEN.items()):
-        choice = method_choice.choose(name, json.dumps(given))
-        needed = METHODS[name].needs_draft_model
-        session = sessions.start("target", "draft" if needed else None, choice, None)
-        built = jspec.LLM(target, name, draft=draft if needed else None, **given)
-        assert built.drafter == session.llm.drafter
-        assert built.model is session.llm.model is target.model
-        assert built.drafter_params is session.llm.drafter_params or not needed
 
 
 def test_a_program_gets_the_bundled_head_and_draft_model(bundled):

@@ -4,7 +4,6 @@ A start compiles for more than ten seconds. What needs no model is asked of a fa
 """
 
 import json
-import socket
 import threading
 import time
 from contextlib import suppress
@@ -95,17 +94,6 @@ def test_the_openai_client_is_answered(server, client):
     assert with_tools.usage.prompt_tokens > shaped.usage.prompt_tokens
     assert client.models.list().data[0].id == "jspec-800k"
     assert server.figures()["jspec:compiled_programs_total"] == 0
-
-
-def test_a_connection_that_stays_half_open_holds_up_nobody(server, client):
-    port = int(server.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as half_open:
-        half_open.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
-        )
-        # Greedy: a drawn answer may well be its end token, and so be empty.
-        ask = dict(model="jspec-800k", prompt="Once upon a time", max_tokens=4, temperature=0.0)
-        assert client.completions.create(**ask).choices[0].text
 
 
 def test_a_client_that_goes_away_and_a_server_that_is_told_to_end(server, client):
