@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import oracle
 import pytest
+import refusals
 
 import jspec
-from benchmarks import ledger
+from benchmarks import rollouts
 from benchmarks.dyspec import blocks, rates
-from benchmarks.ledger import Ledger
 from benchmarks.recycling import settings, updates
 from benchmarks.rsd import verifiers
 from jspec.tree.template import Template
@@ -79,16 +79,6 @@ def test_first_children_of_figure_2_fall_into_their_columns():
     assert found["means"]["acceptance"][1][1][1] == 1.0 and found["places"] == 3
 
 
-def test_rows_of_figure_1_are_added_to_a_file_and_take_nothing_from_it(tmp_path):
-    out = tmp_path / "rows.jsonl"
-    Ledger(out, {"bench": "other"}).add(text="a")
-    for _ in range(2):
-        verifiers.keep(
-            Ledger(out, {"bench": "rsd_fig1"}), {"RRS": 1.0}, toy=[0.5, 0.9], in_table=True
-        )
-    assert [row["bench"] for row in ledger.read(out)] == ["other", "rsd_fig1"]
-
-
 def test_the_best_of_independent_children_is_that_of_all_sets_of_tokens():
     rng = np.random.default_rng(0)
     with jax.enable_x64(True):
@@ -99,3 +89,9 @@ def test_the_best_of_independent_children_is_that_of_all_sets_of_tokens():
             p, q = p / p.sum(), q / q.sum()
             found = float(verifiers.optimal(number, p, q))
             assert found == pytest.approx(oracle.optimal_acceptance(p, q, number), abs=1e-12)
+
+
+def test_steps_of_rollouts_are_rising_numbers():
+    assert rollouts._distances("16, 1,4,1") == [1, 4, 16]
+    cases = [(steps, r"--steps is '.*'; pass numbers from 0 on") for steps in ("", "1,", "-1", "x")]
+    refusals.check(cases, rollouts._distances)
