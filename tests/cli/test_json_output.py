@@ -49,18 +49,6 @@ def test_a_line_says_everything(records, folder):
     assert 0 < record["first_token_seconds"] < record["seconds"] < 60
 
     metrics = record["metrics"]
-    histogram = metrics["acceptance_histogram"]
-    assert metrics["num_rounds"] == sum(histogram)
-    assert sum(count * (i + 1) for i, count in enumerate(histogram)) == 12
-    assert metrics["num_accepted_tokens"] == 12 - metrics["num_rounds"]
-    assert metrics["tokens_per_round"] == pytest.approx(12 / metrics["num_rounds"])
-    assert 0 < metrics["num_drafts"] <= metrics["num_rounds"]
-    per_draft = metrics["num_accepted_tokens"] / metrics["num_drafts"]
-    assert metrics["mean_acceptance_length"] == pytest.approx(1 + per_draft)
-    assert sum(metrics["num_accepted_tokens_per_pos"]) == metrics["num_accepted_tokens"]
-    rates = np.array(metrics["num_accepted_tokens_per_pos"]) / metrics["num_drafts"]
-    assert metrics["acceptance_rate_per_pos"] == pytest.approx(rates.tolist())
-
     prompt = np.array([record["prompt_ids"]])
     plain = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12)
     assert record["tokens"] == plain.tokens[0].tolist()
@@ -69,7 +57,6 @@ def test_a_line_says_everything(records, folder):
     same = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12, drafter=drafter)
     assert metrics["num_draft_tokens"] == same.stats.num_draft_tokens[0]
     assert metrics == jspec.metrics.of(same.stats).as_dict()
-    assert histogram == np.trim_zeros(same.stats.acceptance_histogram[0].tolist(), "b")
     assert 0 < metrics["num_draft_tokens"] <= 7 * metrics["num_rounds"]
 
 
