@@ -79,3 +79,17 @@ def test_the_notebook_is_the_script():
     held = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
     assert held == cells((EXAMPLES / QUICKSTART).read_text("utf-8"))
     assert not any(cell.get("outputs") for cell in notebook["cells"]), "clear the outputs"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs():
+    nbformat = pytest.importorskip("nbformat", reason="notebooks need pip install '.[docs]'")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    client = nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3")
+    client.execute(env=compiling.environment())
+    printed = [
+        output["text"] for cell in notebook.cells for output in cell.get("outputs", ())
+    ]  # an exception would have been raised
+    assert any("tokens per forward pass" in text for text in printed)

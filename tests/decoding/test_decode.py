@@ -47,24 +47,6 @@ def test_a_sampled_token_is_the_argmax_of_its_distribution_and_its_noise(target,
             text.append(token)
 
 
-def test_rows_have_their_own_settings(target):
-    """Temperature 0 in one row is greedy there, and a limit of 0 emits nothing."""
-    greedy = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
-    mixed = jspec.decode(
-        *target,
-        tiny.PROMPTS,
-        tiny.LENGTHS,
-        max_new_tokens=LIMIT,
-        stopping=jspec.Stopping(max_tokens=[LIMIT, 0, 7]),
-        sampling=Sampling(temperature=np.array([0.0, 1.0, 1.5])),
-        key=0,
-    )
-    assert mixed.tokens[0].tolist() == greedy.tokens[0].tolist()
-    assert mixed.lengths.tolist() == [LIMIT, 0, 7]
-    assert mixed.status.tolist() == [Status.LIMIT] * 3
-    assert not mixed.tokens[1].any()
-
-
 def test_stream_and_step_give_the_tokens_of_decode(target):
     options = dict(drafter=SMALL, max_new_tokens=LIMIT)
     want = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, **options)
