@@ -95,13 +95,3 @@ def test_every_drafter_of_the_table_keeps_the_contract(make):
     for method in METHODS.values():
         built = make(method)
         assert kinds(built.drafter) <= kept | {jspec.Autoregressive}, method.name
-
-
-def test_names_are_those_of_the_classes(make):
-    """File = name = class, up to case, underscores and a last "Drafter"; a mixture joins names."""
-    for name, method in METHODS.items():
-        if "+" in name or name == "auto":
-            continue
-        kind = type(make(method).drafter)
-        assert kind.__name__.removesuffix("Drafter").lower() == name.replace("_", "")
-        assert kind.__module__.rpartition(".")[2] in (name, name.rstrip("0123456789"))
