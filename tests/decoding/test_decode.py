@@ -105,19 +105,6 @@ def test_generators_that_do_not_draw_per_key_are_not_drawn_from():
     assert fewer.tokens.tolist() == plain.tokens[1:].tolist()
 
 
-def test_a_hot_start_finds_as_much_in_a_longer_prompt():
-    long = np.tile(tiny.PROMPTS[:1], (1, 4))
-    drafter = jspec.merge(
-        jspec.TokenRecycling(tiny.VOCAB, jspec.tree.chain(1)), jspec.PromptLookup()
-    )
-    options = dict(drafter=drafter, max_new_tokens=LIMIT)
-    short = jspec.decode(*CHEAP, tiny.PROMPTS[:1], **options)
-    hot = jspec.decode(*CHEAP, long, drafter_state=short.drafter_state, **options)
-    cold = jspec.decode(*CHEAP, long, **options)
-    assert hot.tokens.tolist() == cold.tokens.tolist()
-    assert int(hot.stats.num_rounds[0]) <= int(cold.stats.num_rounds[0]) + 2
-
-
 class Outside(jspec.Drafter):
     """Drafts ids that no vocabulary of 23 has, and known ones below them."""
 
