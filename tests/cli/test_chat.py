@@ -19,7 +19,7 @@ from jspec.sessions.session import Session
 from jspec.types import Status
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def session(talker) -> Session:
     choice = method_choice.choose("prompt_lookup", None)
     target = models.load(talker)

@@ -66,17 +66,6 @@ def test_stream_and_step_give_the_tokens_of_decode(target):
     assert state.tokens[:, :LIMIT].tolist() == want.tokens.tolist()
 
 
-def test_padding_behind_a_prompt_is_never_read(target):
-    noise = tiny.PROMPTS.copy()
-    noise[1, 2:] = 22
-    noise[2, 5:] = 17
-    one = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
-    two = jspec.decode(*target, noise, tiny.LENGTHS, max_new_tokens=LIMIT)
-    wide = np.pad(noise, ((0, 0), (0, 31)))
-    wide = jspec.decode(*target, wide, tiny.LENGTHS, max_new_tokens=LIMIT)
-    assert one.tokens.tolist() == two.tokens.tolist() == wide.tokens.tolist()
-
-
 def test_a_seed_is_a_seed_however_it_is_written(target):
     options = CALL | dict(sampling=Sampling(temperature=2.0))
 

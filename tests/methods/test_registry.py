@@ -7,7 +7,7 @@ from contract import methods as contract
 
 import jspec
 from jspec._validate.errors import InputError
-from jspec._validate.kinds import Integer, Number, Several
+from jspec._validate.kinds import Integer, Number
 from jspec.methods import METHODS
 from jspec.methods.method import Models
 
@@ -70,17 +70,6 @@ def test_the_least_value_is_the_drafters_own_least(make):
         print(f"{method.name} is to refuse {option.name}={below}")
         with pytest.raises(InputError):
             make(method, **given, **{option.name: below})
-
-
-def test_a_kind_reads_again_what_it_has_read():
-    for method in METHODS.values():
-        for option in method.options:
-            kind = option.kind
-            value = least(kind) if isinstance(kind, Integer | Number) else None
-            if isinstance(kind, Several):
-                value = (least(kind.kind),)
-            if value is not None:
-                assert kind.read(kind.read(value)) == kind.read(value) == value
 
 
 def test_every_drafter_of_the_table_keeps_the_contract(make):

@@ -137,13 +137,6 @@ def test_a_model_whose_rounding_hides_too_much_is_undecided():
     assert "in 60% of all places" in str(found).splitlines()[-1]
 
 
-@pytest.mark.slow
-def test_differences_beyond_rounding_give_no_certificate():
-    found = certified(**jittery(by=4.0))
-    assert found.rounding.blind > 0.5 and found.verdict == "undecided" and found.exit_code == 1
-    assert "undecided" in str(found).splitlines()[-1]
-
-
 def subject(**changes):
     ask = dict(
         model=MODEL, params=WEIGHTS, prompts=PROMPTS, max_new_tokens=20, batch_size=2,

@@ -11,10 +11,6 @@ from jspec.testing import RecurrentLM, check_model
 
 MODEL = RecurrentLM()
 PARAMS = MODEL.init()
-PROMPTS = np.random.default_rng(0).integers(0, 23, (3, 7))
-LENGTHS = np.array([7, 1, 4])
-ASK = dict(prompt=PROMPTS, prompt_lengths=LENGTHS, max_new_tokens=24)
-QUICK = jspec.TokenRecycling(23, jspec.tree.branching([3, 2, 1]), k=3)
 
 
 def oracle(text):
@@ -53,12 +49,6 @@ def test_a_tree_is_scored_and_committed_as_its_paths():
 def test_it_keeps_the_contract_of_models():
     report = check_model(MODEL, PARAMS)
     assert "cut back" in report.skipped[0] and "by levels" in report.skipped[1]
-
-
-def test_drafted_tokens_are_those_of_plain_decoding():
-    ask = ASK | dict(sampling=jspec.Sampling(0.8), key=3)
-    plain, drafted = (jspec.decode(MODEL, PARAMS, **ask, **own) for own in ({}, {"drafter": QUICK}))
-    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
 
 
 def test_another_nodes_state_would_be_seen():
