@@ -97,6 +97,12 @@ def test_packed_logits_are_the_same():
     assert by_own_engine(prepare=packed, **DRAWN) == by_own_engine(**DRAWN)
 
 
+def test_a_function_has_the_verifier_of_its_scheme():
+    for name in ("coupled", "recursive", "traversal", "block"):
+        verifier = getattr(jspec.schemes, name.upper()).verifier
+        assert getattr(jspec.verify, name).args == (verifier,)
+
+
 def test_misfits_are_refused_in_one_sentence():
     tree = jspec.tree.chain(2).fill(jnp.array([[5, 6, 7]]))
     logits = jnp.zeros((1, 3, 9))
