@@ -66,7 +66,7 @@ CASES = {
     "nested": (["abc", "c", "bcab"], NONE),
     "overlap": (["aab", "ba"], NONE),
     "bytes": (["é", "\n\n\n"], NONE),
-    "names": (["a<i>", "<e>\n", "cc"], LATE),
+    "names": (["<i>", "<e>", "a<e>", "cc"], LATE),
     "late": (["ab", "bc", "a"], LATE),
 }
 
