@@ -196,24 +196,6 @@ def test_a_list_is_drawn_independently_and_holds_the_target_s_token_as_the_lemma
     assert held[proposals.coupled].mean() > held[proposals.gumbel_list].mean() + 0.02
 
 
-@pytest.mark.slow
-def test_levels_and_rounds_draw_independently():
-    """.. and so does the noise of the target, which the draft's own draws must not know."""
-    probs = np.array(DISTRIBUTIONS["6"])
-    logits = at_nodes(MANY, probs[None])
-    here = round_of(MANY)
-    first = np.asarray(drawn(proposals.without_replacement, logits, here, 1).tokens[:, 0, 0])
-    noise = sampling.gumbel(here.keys, here.positions, len(probs))
-    others = [
-        drawn(proposals.without_replacement, logits, here, 1, level=1).tokens[:, 0, 0],
-        drawn(proposals.without_replacement, logits, round_of(MANY, position=6), 1).tokens[:, 0, 0],
-        np.argmax(np.log(probs) + np.asarray(noise), axis=-1),
-    ]
-    for other in others:
-        both = np.stack([first, np.asarray(other)], axis=1)
-        assert tables.distance(pairs_of(both, len(probs)), np.outer(probs, probs)) < 1
-
-
 @pytest.mark.parametrize(
     "draw",
     [
