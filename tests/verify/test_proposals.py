@@ -241,17 +241,6 @@ def test_a_draft_that_is_the_target_finds_its_token_first():
         assert len(np.unique(found.tokens[:, 0, 0])) > 10
 
 
-def test_coupled_noise_is_that_of_the_position():
-    """A position's noise is the same whichever round asks for it, and another at the next."""
-    logits = np.random.default_rng(2).normal(size=(50, 1, 40)).astype(np.float32)
-    later = drawn(proposals.coupled, logits, round_of(50), 3, level=2)
-    same = drawn(proposals.coupled, logits, round_of(50, position=7), 3)
-    np.testing.assert_array_equal(later.scores, same.scores)
-    np.testing.assert_array_equal(later.tokens, same.tokens)
-    other = drawn(proposals.coupled, logits, round_of(50), 3)
-    assert (np.asarray(other.tokens) != np.asarray(later.tokens)).any(-1).mean() > 0.5
-
-
 def test_without_sampling_coupled_children_are_the_likeliest():
     logits = np.random.default_rng(3).normal(size=(5, 2, 40)).astype(np.float32)
     for frame in (round_of(5, None), round_of(5).replace(keys=None)):
