@@ -31,6 +31,16 @@ def test_it_has_the_two_commands():
         assert len(blocks) == 1, name
 
 
+def test_the_reading_path_is_an_hour():
+    text = (README.parent / "CONTRIBUTING.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w/.]+)`(.*?) \| (\d+) \|", text, re.MULTILINE)
+    assert len(rows) > 10
+    for file, parts, count in rows:
+        lines = len((README.parent / file).read_text("utf-8").splitlines())
+        assert parts or abs(lines - int(count)) <= 0.2 * lines, f"{file} has {lines} lines"
+    assert 2_000 <= sum(int(count) for _, _, count in rows) <= 2_500
+
+
 def test_files_that_it_names_exist():
     links = [link for link in re.findall(r"\]\(([^)#]+)", TEXT) if "://" not in link]
     assert len(links) > 10
