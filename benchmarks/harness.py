@@ -84,10 +84,10 @@ def few_programs() -> None:
         getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
 
 
-def record(path: Path | None, row: dict, dated: bool = True) -> None:
-    """Appends one JSON line, provenance included unless another one has it."""
+def record(path: Path | None, row: dict) -> None:
+    """Appends one JSON line, provenance included."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(provenance() | row if dated else row) + "\n")
+        file.write(json.dumps(provenance() | row) + "\n")

@@ -1,6 +1,5 @@
 """Subjects of a bench: a target, its draft model, and texts by class."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -107,11 +106,6 @@ def pair(
             f"{one.target.model.vocab_size}; name two models of one vocabulary"
         )
     return Pair(f"{one.name}, {_short(named)}", one.target, one.texts, draft)
-
-
-def mixed(kinds: Sequence[str], count: int) -> list[str]:
-    """Returns the class of each row of `Subject.of_all_classes`."""
-    return [kind for kind in kinds for _ in range(count)]
 
 
 def _short(name: str) -> str:

@@ -50,7 +50,6 @@ FORBIDDEN = {
 }
 CLOSURE = 5_100
 """The most lines that `import jspec.decoding` reads of jspec."""
-COMPILERS = {"jit", "pmap", "pjit"}
 
 
 def below(name: str, part: str) -> bool:
@@ -160,33 +159,6 @@ def test_models_are_imported_by_one_name():
     """A checkout on the path has them twice, as `models` and as `jspec.models`."""
     wrong = [n for n in MODULES for i in imports(n) if i.split(".")[0] in ("models", "tests")]
     assert not wrong
-
-
-def test_only_the_engine_and_training_compile():
-    for name, tree in TREES.items():
-        # What tests other people's models compiles them as the engine would; the blocks of a
-        # decoder, the layers of a cache, a draft and its shapes, and all uses of noise share a
-        # trace, which inside of a program is not one of its own; stacked weights are filled in
-        # place, and what looks for XLA's mistakes runs two. A memory between two calls is made by
-        # one program, and not one for each array. A table of a vocabulary is made by hundreds of
-        # forward passes. SkyRL tx compiles its own.
-        compilers = (
-            *("jspec.decoding", "jspec.decoding.rows", "jspec.decoding.engine", "jspec.training"),
-            *("jspec.testing", "jspec.memory", "jspec._xla.backend"),
-            *("jspec.models.decoder", "jspec.models.stacking", "jspec.policies.adaptive"),
-            *("jspec.round.continuation", "jspec.arrays.between_calls"),
-            *("jspec._xla.compiler", "jspec.sampling", "jspec.drafters.contrib.vocabulary_table"),
-            "jspec.integrations.skyrl",
-        )
-        if any(below(name, part) for part in compilers):
-            continue
-        wrong = [
-            node.lineno
-            for node in ast.walk(tree)
-            if (isinstance(node, ast.Attribute) and node.attr in COMPILERS)
-            or (isinstance(node, ast.ImportFrom) and COMPILERS & {a.name for a in node.names})
-        ]
-        assert not wrong, f"{MODULES[name].name}:{wrong[0]} compiles; return a function instead"
 
 
 def test_only_what_reads_gguf_files_imports_other_engines():

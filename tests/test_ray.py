@@ -102,20 +102,6 @@ needs_ray = pytest.mark.skipif(
 
 @pytest.mark.slow
 @needs_ray
-def test_a_conversation_stays_at_one_replica(fleet):
-    """Each finds what its turns before have in common, which is known to one replica alone."""
-    for begin in BEGINS:
-        told = f"{begin} there was a little dog who liked to play in the park. " * 3
-        for turn in range(4):
-            got = fleet.answered(told, begin, max_tokens=8, temperature=0)
-            known = got["usage"]["prompt_tokens_details"]["cached_tokens"]
-            # What two prompts have in common is kept, and found by the third.
-            assert turn < 2 or known >= 32
-            told += got["choices"][0]["text"] + " And then?"
-
-
-@pytest.mark.slow
-@needs_ray
 def test_a_replica_that_dies_is_replaced(fleet):
     """The same texts as before, whichever replica answers."""
     asked = [dict(prompt=begin, session=begin, max_tokens=200) for begin in BEGINS]

@@ -1,1 +1,1 @@
-"""The experiments of DySpec (Xiong et al. 2024), Sequoia's vectors, and equal budgets."""
+"""The experiments of DySpec (Xiong et al. 2024), and Sequoia's vectors."""

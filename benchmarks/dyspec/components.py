@@ -6,8 +6,6 @@ The pieces of a round, each compiled by itself and run on the very states that d
 through; and the whole round, as `decode` compiles it, on the same states.
 """
 
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +22,7 @@ from benchmarks.dyspec.contenders import LEARNING, Workload, drafter
 from benchmarks.dyspec.counts import DRAFT_TEMPERATURE
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
+from benchmarks.pieces import Piece, medians
 from jspec import round as rounds
 from jspec.drafters.draft_model.draft_model import DraftModel
 from jspec.drafters.draft_model.model_scorer import NUM_FIRST, ModelScorer
@@ -151,24 +150,17 @@ class Pieces:
                 model, params, state, drafter=self.method, drafter_params=self.weights
             )
 
-        runs: dict[str, tuple[Callable, tuple]] = {
-            "draft": (self.draft, (self.weights, state.drafter_state, frame)),
-            "draft forwards": (self.forwards, (self.weights, state.drafter_state, frame, levels)),
-            "target forward": (self.score, (params, tree, frame, state.memory)),
-            "verification": (self.verdict, (drawn, output.logits, frame)),
-            "commit": (self.commit, (state, aux, tree, output, verdict)),
-            "whole": (whole, (state,)),
+        pieces = {
+            "draft": Piece(self.draft, (self.weights, state.drafter_state, frame)),
+            "draft forwards": Piece(
+                self.forwards, (self.weights, state.drafter_state, frame, levels)
+            ),
+            "target forward": Piece(self.score, (params, tree, frame, state.memory)),
+            "verification": Piece(self.verdict, (drawn, output.logits, frame)),
+            "commit": Piece(self.commit, (state, aux, tree, output, verdict), donates=True),
+            "whole": Piece(whole, (state,), donates=True),
         }
-        times: dict[str, list[float]] = {name: [] for name in runs}
-        for repeat in range(repeats + 1):
-            for name, (run, arguments) in runs.items():
-                if name in ("commit", "whole"):  # these donate, so they get copies
-                    arguments = jax.block_until_ready(jax.tree.map(jnp.copy, arguments))
-                start = time.perf_counter()
-                jax.block_until_ready(run(*arguments))
-                if repeat:
-                    times[name].append(time.perf_counter() - start)
-        seconds = {name: float(np.median(taken)) for name, taken in times.items()}
+        seconds = medians(pieces, repeats)
         seconds["construction"] = seconds["draft"] - seconds["draft forwards"]
         return seconds | {"levels": float(levels)}
 

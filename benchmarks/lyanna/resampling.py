@@ -16,8 +16,7 @@ from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna import trained_heads
-from benchmarks.lyanna.acceptance import conditional, histograms, tokens_per_round
-from benchmarks.lyanna.trained_heads import WIDTH
+from benchmarks.lyanna.trained_heads import WIDTH, conditional, histograms, tokens_per_round
 from benchmarks.texts import Prompts
 from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import Fused, Merged, Resampling, Separate

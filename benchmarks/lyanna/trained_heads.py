@@ -1,24 +1,26 @@
-"""Runs of `jspec train`, and what the papers call what they trained."""
+"""Heads that `jspec train` made, and how often their drafts are accepted."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
 import jax
+import numpy as np
 import typer
+from jaxtyping import Float, Int
 
 from benchmarks.ledger import Ledger
+from benchmarks.model_pairs import Subject
+from benchmarks.texts import Prompts
+from benchmarks.whole_rounds import Decoding
 from jspec.cli.train_run import HELDOUT_CURVE
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import Resampling
 from jspec.models import Loaded, heads
 from jspec.models.heads.lyanna import LyannaHead
-from jspec.models.heads.store import RECORD
-from jspec.models.huggingface import config_json
 from jspec.types import PyTree
 
 DEPTH, WIDTH = 3, 4
@@ -51,54 +53,14 @@ class Run:
             )
 
     @cached_property
-    def settings(self) -> Mapping[str, Any]:
-        return config_json.read(self.folder / "settings.json").values
-
-    @cached_property
-    def curve(self) -> list[dict[str, Any]]:
-        """A line for each step of training so far."""
-        return Ledger(self.folder / "curve.jsonl").rows
-
-    @cached_property
     def heldout_curve(self) -> list[dict[str, Any]]:
         """Scores by class on that text during training; empty without `--scores`."""
         return Ledger(self.folder / HELDOUT_CURVE).rows
-
-    @property
-    def setting(self) -> str:
-        return setting(self.settings)
-
-    @property
-    def name(self) -> str:
-        return f"{self.setting}, {len(self.curve)} steps"
-
-    @cached_property
-    def digest(self) -> str:
-        """A text that identifies the weights of this run."""
-        record = config_json.read(self.folder / "head" / RECORD)
-        return str(record.get("weights"))[:16]
 
     def load(self, target: Loaded) -> Head:
         """Returns the trained head."""
         module, params, _ = heads.load(self.folder / "head", target)
         return module, params
-
-
-def setting(trained: Mapping[str, Any]) -> str:
-    """Returns the paper's name of a head with these settings."""
-    if trained["kind"] == "eagle":
-        return "EAGLE"
-    if not trained["rank"]:
-        return "Lyanna w/o token info"
-    if not trained["first_token"]:
-        return "Lyanna w/o first token"
-    return "Lyanna, sparse" if trained["hot_tokens"] else "Lyanna"
-
-
-def alike(runs: Sequence[Run]) -> dict[int, list[Run]]:
-    """Runs of as many steps, which alone can be compared; the longest first."""
-    lengths = sorted({len(run.curve) for run in runs}, reverse=True)
-    return {length: [run for run in runs if len(run.curve) == length] for length in lengths}
 
 
 def tree(
@@ -144,3 +106,27 @@ def digest(variables: PyTree) -> str:
     """Returns a text that identifies a head's weights."""
     leaves = jax.device_get(jax.tree.leaves(variables["params"]))
     return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()[:16]
+
+
+def histograms(
+    subject: Subject,
+    drafter: EAGLE2 | Lyanna,
+    variables: PyTree,
+    prompts: Prompts,
+    new_tokens: int,
+) -> Int[np.ndarray, "B P"]:
+    """Rounds of each row by accepted drafts, up to the one that passes `new_tokens`, whole."""
+    target = subject.target
+    one = Decoding(target.model, target.params, drafter, variables, new_tokens)
+    return one.count(prompts).histogram[:, : drafter.depth + 1]
+
+
+def conditional(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*A P-1"]:
+    """Returns acceptance per draft step given that all before were accepted; NaN if none were."""
+    reached = np.cumsum(histogram[..., ::-1], axis=-1)[..., ::-1]
+    return reached[..., 1:] / np.where(reached[..., :-1] > 0, reached[..., :-1], np.nan)
+
+
+def tokens_per_round(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*A"]:
+    """Returns mean tokens per round, the bonus token included."""
+    return (histogram * np.arange(1, histogram.shape[-1] + 1)).sum(-1) / histogram.sum(-1)

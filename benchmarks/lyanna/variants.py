@@ -16,8 +16,7 @@ from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna import trained_heads
-from benchmarks.lyanna.acceptance import histograms
-from benchmarks.lyanna.trained_heads import Run
+from benchmarks.lyanna.trained_heads import Run, histograms
 from jspec._validate.errors import InputError
 from jspec.cli import train_heads, train_texts
 from jspec.methods import BUNDLED

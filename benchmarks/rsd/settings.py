@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from jspec.drafters.autoregressive import Autoregressive
 from jspec.drafters.contrib.coupled_tree import CoupledTree
 from jspec.drafters.draft_model.dyspec import DySpec
 from jspec.drafters.draft_model.rsd_c import RSDC
@@ -47,9 +46,6 @@ def _budgets(title: str, build: Callable[[CausalLM, Shape], Drafter]) -> Method:
 
 _RRS = schemes.RECURSIVE
 METHODS: Mapping[str, Method] = {
-    "autoregressive": Method(
-        "AR", lambda model, s: Autoregressive(), lambda s: 0, lambda s: 0, lambda s: "-"
-    ),
     "speculative_decoding": Method(
         "SD",
         lambda model, s: SpeculativeDecoding(model, *s, scheme=_RRS),

@@ -1,24 +1,21 @@
 """Concurrent requests over every kind of model memory, compared with plain decoding.
 
-python -m benchmarks.serving.memories                  # 500 requests of each kind
-python -m benchmarks.serving.memories --count 17000
+`tests/serve/test_memories.py` runs it.
 """
 
 import string
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import typer
 
 import jspec
-from benchmarks.harness import command, console, headline
+from benchmarks.harness import console
 from jspec.models import DeltaNet, Hybrid, LatentAttention, Layer, Llama, LlamaConfig, Mamba2, Rope
 from jspec.models.lora import LoRAModel, RowAdapters
 from jspec.request import Request, Room
@@ -241,27 +238,3 @@ def plain(target: Target, jobs: Sequence[Job]) -> list[tuple[list[int], int, int
         (tokens[row, : count[row]].tolist(), int(status[row]), int(cut[row]))
         for row in range(len(jobs))
     ]
-
-
-def main(
-    count: Annotated[int, typer.Option(min=1, help="requests of each kind of memory")] = 500,
-    seed: Annotated[int, typer.Option(help="of the mixture")] = 0,
-) -> None:
-    """Counts answers that are lost or wrong, by what the model keeps of a text."""
-    headline(f"{count} requests over each kind of memory, {SLOTS} rows")
-    total: Counter[str] = Counter()
-    for name, target in targets().items():
-        began, counts = time.perf_counter(), Counter()
-        for part in range(0, count, 1000):
-            soak = Soak(device(target), target.adapters, seed + part)
-            soak.run(min(1000, count - part))
-            counts.update(soak.counts(target))
-        said = ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
-        console.print(f"{name}: {said}, {time.perf_counter() - began:.0f} s")
-        total.update(counts)
-    if total["lost"] or total["wrong"]:
-        raise SystemExit(1)
-
-
-if __name__ == "__main__":
-    command(main)

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import monitoring
 
 from benchmarks import compile as bench
 from jspec._validate.errors import InputError
@@ -24,16 +23,6 @@ def test_programs_are_counted_when_they_are_compiled_and_not_when_they_run():
     assert (first["programs"], first["StableHLO ops"]) == (1, 5)
     assert all(first[kind] > 0 for kind in bench.EVENTS.values())
     assert set(second.values()) == {0}
-
-
-def test_a_second_counts_for_the_innermost_of_what_is_timed():
-    names = {kind: event for event, kind in bench.EVENTS.items()}
-    with bench.count() as row:
-        for kind, seconds in (("xla", 100), ("trace", 300), ("lower", 400), ("trace", 0)):
-            monitoring.record_event_duration_secs(names[kind], seconds)
-        monitoring.record_event_duration_secs("/jax/other", 1000)
-    assert [row[kind] for kind in ("trace", "lower", "xla")] == [200, 100, 100]
-    assert row["programs"] == 1
 
 
 def test_methods_and_chips_that_are_not_there_are_refused():

@@ -4,12 +4,11 @@ import jax
 import numpy as np
 import oracle
 import pytest
+import refusals
 
-import jspec
-from benchmarks import ledger
+from benchmarks import rollouts
 from benchmarks.dyspec import blocks, rates
-from benchmarks.ledger import Ledger
-from benchmarks.recycling import settings, updates
+from benchmarks.recycling import settings
 from benchmarks.rsd import verifiers
 from jspec.tree.template import Template
 
@@ -20,24 +19,6 @@ def test_trees_of_figure_3_have_exactly_so_many_nodes_and_levels():
     for nodes, depth in shapes:
         template = Template(settings.grown(nodes, depth))
         assert (template.num_nodes - 1, template.depth) == (nodes, depth)
-
-
-def test_of_equal_tokens_the_strategys_node_writes_the_line():
-    # Nodes 0 and 2 hold token 1: their best tokens are (2, 3) and (4, 5).
-    logits = np.zeros((1, 3, 6), np.float32)
-    logits[0, 0, [2, 3]] = logits[0, 2, [4, 5]] = (2.0, 1.0)
-    tokens, live = np.array([[1, 0, 1]]), np.ones((1, 3), bool)
-    template = jspec.tree.chain(2)
-    lines = {}
-    for kind in (jspec.TokenRecycling, updates.FirstWins, updates.CellsMerge):
-        drafter = kind(6, template, k=2)
-        matrix = drafter.recycle(drafter.init(1, 8, None), None, tokens, logits, live)
-        lines[kind] = matrix.lines[0, 1].tolist()
-    assert lines[jspec.TokenRecycling] == [4, 5]
-    assert lines[updates.FirstWins] == [2, 3]
-    first, second = lines[updates.CellsMerge]
-    assert first in (2, 4)
-    assert second in (3, 5)
 
 
 def test_blocks_are_those_that_hold_an_entry():
@@ -56,19 +37,6 @@ def test_blocks_are_those_that_hold_an_entry():
         assert blocks.blocks(parents, places, prefix=64) == len(found) + 6
 
 
-def test_the_order_of_nodes_leaves_the_papers_blocks():
-    """Table 5 of DySpec: 36 blocks of a random tree of 256 nodes, 22.5 depth first."""
-    random = np.random.default_rng(0)
-    trees = [blocks.recursive(random, 256) for _ in range(5)]
-    counts = {
-        name: np.mean([blocks.blocks(tree, order(tree)) for tree in trees])
-        for name, order in blocks.ORDERS.items()
-    }
-    assert counts["as grown"] == pytest.approx(36, abs=1)
-    assert counts["depth first"] == pytest.approx(22.5, abs=2.5)
-    assert counts["heavy paths"] <= counts["depth first"]
-
-
 def test_first_children_of_figure_2_fall_into_their_columns():
     half = np.array([[0.5, 0.1], [0.5, 0.2], [0.95, 0.0]])
     seen = rates.Tried(half, half, half * 0.5, np.array([[1, 1], [1, 1], [1, 0]]))
@@ -77,16 +45,6 @@ def test_first_children_of_figure_2_fall_into_their_columns():
     assert density.sum() == 3 and density[8, 4] == 2 and density[15, 7] == 1
     assert found["correlation"]["acceptance"] == pytest.approx(1)
     assert found["means"]["acceptance"][1][1][1] == 1.0 and found["places"] == 3
-
-
-def test_rows_of_figure_1_are_added_to_a_file_and_take_nothing_from_it(tmp_path):
-    out = tmp_path / "rows.jsonl"
-    Ledger(out, {"bench": "other"}).add(text="a")
-    for _ in range(2):
-        verifiers.keep(
-            Ledger(out, {"bench": "rsd_fig1"}), {"RRS": 1.0}, toy=[0.5, 0.9], in_table=True
-        )
-    assert [row["bench"] for row in ledger.read(out)] == ["other", "rsd_fig1"]
 
 
 def test_the_best_of_independent_children_is_that_of_all_sets_of_tokens():
@@ -99,3 +57,9 @@ def test_the_best_of_independent_children_is_that_of_all_sets_of_tokens():
             p, q = p / p.sum(), q / q.sum()
             found = float(verifiers.optimal(number, p, q))
             assert found == pytest.approx(oracle.optimal_acceptance(p, q, number), abs=1e-12)
+
+
+def test_steps_of_rollouts_are_rising_numbers():
+    assert rollouts._distances("16, 1,4,1") == [1, 4, 16]
+    cases = [(steps, r"--steps is '.*'; pass numbers from 0 on") for steps in ("", "1,", "-1", "x")]
+    refusals.check(cases, rollouts._distances)

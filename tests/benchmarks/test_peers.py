@@ -78,29 +78,6 @@ def read(path):
     return found.fields, tensors
 
 
-def test_the_gguf_file_holds_the_weights(tmp_path):
-    pytest.importorskip("gguf")
-    from benchmarks.peers import gguf_file
-
-    model = tiny.model(tied=False)
-    params = tiny.params(model)
-    gguf_file.write(model, params, tmp_path / "m.gguf")
-    fields, tensors = read(tmp_path / "m.gguf")
-    assert fields["general.architecture"].contents() == "llama"
-    assert fields["llama.attention.head_count_kv"].contents() == 2
-    assert fields["llama.vocab_size"].contents() == tiny.VOCAB
-    layer = params["params"]["layers_0"]
-    np.testing.assert_array_equal(tensors["token_embd.weight"], params["params"]["embed"])
-    np.testing.assert_array_equal(tensors["output.weight"], params["params"]["head"])
-    np.testing.assert_array_equal(tensors["blk.0.ffn_down.weight"], layer["down"]["weight"])
-    # Lane i of a head was next to lane i + D/2, and now is next to its neighbour.
-    query = np.asarray(layer["qkv"]["weight"])[: 4 * 4].reshape(4, 4, 16)
-    written = tensors["blk.0.attn_q.weight"].reshape(4, 4, 16)
-    np.testing.assert_array_equal(written[:, [0, 2, 1, 3]], query)
-    value = np.asarray(layer["qkv"]["weight"])[(4 + 2) * 4 :]
-    np.testing.assert_array_equal(tensors["blk.0.attn_v.weight"], value)
-
-
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0", "q4_1", "int8"])
 def test_the_gguf_file_holds_the_bytes_of_blocks(kind, setting, tmp_path):
     pytest.importorskip("gguf")

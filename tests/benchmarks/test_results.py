@@ -49,11 +49,6 @@ def test_pictures_are_drawn_again_byte_for_byte(drawn):
         assert picture.svg() == before, f"{name}: {AGAIN}"
 
 
-def test_a_picture_needs_no_background():
-    text = (PICTURES / "dyspec_smollm2-135m_tokens.svg").read_text("utf-8")
-    assert "fill: #ffffff" not in text and 'style="fill: none' in text
-
-
 def anchors(page):
     """Returns what the headings of a page are linked by."""
     titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)

@@ -24,8 +24,7 @@ CONTEXT = 64
 
 
 TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no critics') }}"
-    "{% endif %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}"
+    "{% for m in messages %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}a:{% endif %}"
 )
 

@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from jspec._validate.errors import InputError
-from jspec.cli.bench import measure, run, settings
+from jspec.cli.bench import run, settings
 from jspec.cli.bench.chat import Bare, wording
 from jspec.cli.bench.contenders import Reply
 from jspec.cli.bench.ledger import Ledger
@@ -197,6 +197,10 @@ def test_all_take_turns_and_learn_once_a_prompt(tmp_path):
     made.measure()
     assert plain.answered == [[0, 1], [2]]
     assert [row["num_together"] for row in made.ledger.rows] == [2, 2, 1]
+    # A turn that does not fit is not asked.
+    made, _ = fakes(tmp_path / "three", {PLAIN: ReportedContender(plain)}, context=4, turns=2)
+    made.measure()
+    assert {row["turn"] for row in made.ledger.rows} == {0}
 
 
 def test_a_peer_that_fails_stops_alone(tmp_path):
@@ -218,14 +222,6 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         made.measure()
     assert len(Ledger(tmp_path / "rows.jsonl").rows) == 2
-
-
-def test_a_turn_that_does_not_fit_is_not_asked(tmp_path):
-    plain = Fake([1, 2])
-    made, _ = fakes(tmp_path, {PLAIN: ReportedContender(plain)}, context=6, turns=2, repeats=1)
-    assert measure.fits([1], 3, 6) and not measure.fits([1] * 4, 3, 6)
-    made.measure()
-    assert {row["turn"] for row in made.ledger.rows} == {0}
 
 
 def test_an_interrupted_command_says_how_to_go_on(

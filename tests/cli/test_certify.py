@@ -51,16 +51,6 @@ def test_a_certificate_is_shown_and_is_the_exit_code(certify, prompts, monkeypat
     assert ran.code == 1 and json.loads(ran.out)["settings"]["method"] == "suffix"
 
 
-@pytest.mark.slow
-def test_the_certificate_as_json(certify, prompts, folder):
-    ran = certify(*("--prompts", prompts, "--method", "prompt_lookup", "--batch-size", 2, "--json"))
-    found = json.loads(ran.out)
-    assert ran.code == 0 and ran.out.count("\n") == 1 and ran.err == ""
-    assert found["verdict"] == "lossless" and found["model"] == str(folder)
-    assert found["settings"]["method"] == "prompt_lookup" and found["greedy"]["num_equal"] == 3
-    assert found["sampled"]["num_equal"] == 3 and found["rounding"]["dtype"] == "float32"
-
-
 def test_one_shape_bit_by_bit(certify, prompts, monkeypatch):
     shape = ("--prompts", prompts, "--bitwise", "--limit", 1, "--max-new-tokens", 4)
     shape += ("--batch-invariant", 4)

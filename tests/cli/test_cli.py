@@ -9,7 +9,7 @@ import pytest
 
 import jspec
 import jspec.models
-from jspec.methods import LLM, METHODS, Method
+from jspec.methods import METHODS, Method
 
 # A shell starts what runs in the background with SIGINT ignored, and Python then leaves it so.
 START = """
@@ -49,22 +49,6 @@ def test_the_table_holds_every_method_and_option(command, monkeypatch):
     line = next(line for line in ran.out.splitlines() if "coupled_tree " in line)
     assert line.split()[:4] == ["coupled_tree", "needed", "none", "yes"]
     assert "draft model of the bundled jspec-7m is jspec-800k" in ran.out
-
-
-def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, monkeypatch):
-    def build(models):
-        assert models.draft.model.vocab_size == models.target.model.vocab_size
-        return LLM(models.target, drafter=jspec.Autoregressive())
-
-    # One entry is all that a new method needs.
-    monkeypatch.setitem(METHODS, "two", Method("two", "", build, needs_draft_model=True))
-    arguments = ("generate", "Once", "--model", folder, "--method", "two", "--max-new-tokens", 12)
-    said = "jspec: method two needs a draft model and none was given; pass --draft-model"
-    assert command(*arguments).err.startswith(said)
-    # A vocabulary of the first 280 of its 290 tokens serves it, too.
-    assert command(*arguments, "--draft-model", stranger, "--json").code == 0
-    assert command(*arguments, "--draft-model", folder, "--json").code == 0
-    assert "two" in command("methods").out
 
 
 def test_an_error_that_is_not_the_users_keeps_its_traceback(command, folder, monkeypatch):

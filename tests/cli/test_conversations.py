@@ -1,6 +1,5 @@
 from types import SimpleNamespace
 
-import pytest
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 
@@ -30,11 +29,6 @@ def test_an_answer_ends_where_the_text_or_the_turn_does():
     assert conversations.eos(target(False)) == (9,)
     (pruned := target(True)).model.vocab_size = 3
     assert conversations.eos(pruned) == ()
-
-
-def test_a_model_without_a_template_is_not_a_chat_model():
-    with pytest.raises(ValueError, match=r"has no chat template.*take an instruct model"):
-        conversations.render(target(False), conversations.prompted("Hi"))
 
 
 SYSTEM = {"role": "system", "content": "s"}

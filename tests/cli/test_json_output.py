@@ -49,18 +49,6 @@ def test_a_line_says_everything(records, folder):
     assert 0 < record["first_token_seconds"] < record["seconds"] < 60
 
     metrics = record["metrics"]
-    histogram = metrics["acceptance_histogram"]
-    assert metrics["num_rounds"] == sum(histogram)
-    assert sum(count * (i + 1) for i, count in enumerate(histogram)) == 12
-    assert metrics["num_accepted_tokens"] == 12 - metrics["num_rounds"]
-    assert metrics["tokens_per_round"] == pytest.approx(12 / metrics["num_rounds"])
-    assert 0 < metrics["num_drafts"] <= metrics["num_rounds"]
-    per_draft = metrics["num_accepted_tokens"] / metrics["num_drafts"]
-    assert metrics["mean_acceptance_length"] == pytest.approx(1 + per_draft)
-    assert sum(metrics["num_accepted_tokens_per_pos"]) == metrics["num_accepted_tokens"]
-    rates = np.array(metrics["num_accepted_tokens_per_pos"]) / metrics["num_drafts"]
-    assert metrics["acceptance_rate_per_pos"] == pytest.approx(rates.tolist())
-
     prompt = np.array([record["prompt_ids"]])
     plain = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12)
     assert record["tokens"] == plain.tokens[0].tolist()
@@ -69,28 +57,18 @@ def test_a_line_says_everything(records, folder):
     same = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12, drafter=drafter)
     assert metrics["num_draft_tokens"] == same.stats.num_draft_tokens[0]
     assert metrics == jspec.metrics.of(same.stats).as_dict()
-    assert histogram == np.trim_zeros(same.stats.acceptance_histogram[0].tolist(), "b")
     assert 0 < metrics["num_draft_tokens"] <= 7 * metrics["num_rounds"]
 
 
-@pytest.mark.slow
 def test_lines_draw_the_same_however_they_are_grouped(records, batch):
-    wanted = None
-    for method, size in (
-        ("autoregressive", 5),
-        ("token_recycling", 1),
-        ("token_recycling", 2),
-        ("prompt_lookup", 2),
-    ):
-        found = records("--batch-file", batch, "--batch-size", size, "--method", method, *SAMPLED)
-        tokens = [record["tokens"] for record in found]
-        wanted = wanted or tokens
-        assert tokens == wanted, (method, size)
-    assert len({tuple(tokens) for tokens in wanted}) == len(LINES)
-    alone = records(LINES[0], *QUICK, *SAMPLED)
-    assert alone[0]["tokens"] == wanted[0]
-    other = records(LINES[0], *QUICK, *SAMPLED[:-1], 8)
-    assert other[0]["tokens"] != wanted[0]
+    asked = ("--method", "autoregressive", *SAMPLED)
+    wanted, found = (
+        [one["tokens"] for one in records("--batch-file", batch, "--batch-size", size, *asked)]
+        for size in (5, 1)
+    )
+    assert found == wanted and len(set(map(tuple, wanted))) == len(LINES)
+    assert records(LINES[0], *asked)[0]["tokens"] == wanted[0]
+    assert records(LINES[0], *asked[:-1], 8)[0]["tokens"] != wanted[0]
 
 
 def test_a_line_or_run_starts_with_what_the_lines_before_taught(records, tmp_path):

@@ -18,7 +18,6 @@ def test_method_and_config_name_the_choice():
 def test_contradictory_options_are_refused():
     for method, given, said in (
         ("token_recyclin", None, "'token_recyclin' is unknown; did you mean token_recycling?"),
-        ("xyz", None, "'xyz' is unknown; known: auto, "),
         (None, "{", "not JSON"),
         (None, "[" * 100_000, "not JSON"),
         (None, "9" * 5000, "not JSON"),
@@ -29,18 +28,15 @@ def test_contradictory_options_are_refused():
         ("autoregressive", '{"k": 5}', "autoregressive's option 'k' is unknown"),
         ("token_recycling", '{"updat_on_prefill": true}', "did you mean update_on_prefill?"),
         (None, '{"k": "5"}', "k is '5'; pass an integer of at least 1"),
-        (None, '{"k": true}', "k is True; pass an integer"),
         (None, '{"k": 0}', "k is 0; pass"),
         (None, '{"num_speculative_tokens": 5000}', "is 5000; pass an integer in 1 .. 4096"),
         ("token_recycling", '{"update_on_prefill": 1}', "is 1; pass true or false"),
         ("token_recycling", '{"template": [[0], 1]}', "pass a list of paths"),
-        ("token_recycling", '{"template": [[0], [-1]]}', "pass a list of paths"),
         (
             "speculative_decoding",
             '{"scheme": "blok"}',
             "is 'blok'; pass coupled, recursive or block",
         ),
-        ("speculative_decoding", '{"scheme": null}', "is None; pass coupled, "),
         ("spectr", '{"scheme": "block"}', "pass coupled or k_seq"),
         ("coupled_tree", '{"scheme": "coupled"}', "coupled_tree's option 'scheme' is unknown"),
         (
@@ -48,12 +44,8 @@ def test_contradictory_options_are_refused():
             '{"draft_temperature": 0}',
             "is 0; pass a number x with 1e-06 <= x <= 1000000",
         ),
-        ("speculative_decoding", '{"draft_temperature": NaN}', "is nan; pass a number"),
-        ("speculative_decoding", '{"draft_temperature": true}', "is True; pass a number"),
         ("dyspec", '{"threshold": "0"}', "is '0'; pass a number x with 0 <= x < 1"),
         ("rsd_c", '{"branching": 3}', "is 3; pass a list such as .* each an integer in 1 .. 4096"),
-        ("rsd_c", '{"branching": []}', "pass a list"),
-        ("specinfer", '{"branching": [2, 0]}', "pass a list"),
         ("sequoia", '{"acceptance": [0.5, 1.1]}', "each a number x with 0 <= x <= 1"),
     ):
         with pytest.raises(ValueError, match=said):

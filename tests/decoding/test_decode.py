@@ -47,24 +47,6 @@ def test_a_sampled_token_is_the_argmax_of_its_distribution_and_its_noise(target,
             text.append(token)
 
 
-def test_rows_have_their_own_settings(target):
-    """Temperature 0 in one row is greedy there, and a limit of 0 emits nothing."""
-    greedy = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
-    mixed = jspec.decode(
-        *target,
-        tiny.PROMPTS,
-        tiny.LENGTHS,
-        max_new_tokens=LIMIT,
-        stopping=jspec.Stopping(max_tokens=[LIMIT, 0, 7]),
-        sampling=Sampling(temperature=np.array([0.0, 1.0, 1.5])),
-        key=0,
-    )
-    assert mixed.tokens[0].tolist() == greedy.tokens[0].tolist()
-    assert mixed.lengths.tolist() == [LIMIT, 0, 7]
-    assert mixed.status.tolist() == [Status.LIMIT] * 3
-    assert not mixed.tokens[1].any()
-
-
 def test_stream_and_step_give_the_tokens_of_decode(target):
     options = dict(drafter=SMALL, max_new_tokens=LIMIT)
     want = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, **options)
@@ -84,17 +66,6 @@ def test_stream_and_step_give_the_tokens_of_decode(target):
     assert state.tokens[:, :LIMIT].tolist() == want.tokens.tolist()
 
 
-def test_padding_behind_a_prompt_is_never_read(target):
-    noise = tiny.PROMPTS.copy()
-    noise[1, 2:] = 22
-    noise[2, 5:] = 17
-    one = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
-    two = jspec.decode(*target, noise, tiny.LENGTHS, max_new_tokens=LIMIT)
-    wide = np.pad(noise, ((0, 0), (0, 31)))
-    wide = jspec.decode(*target, wide, tiny.LENGTHS, max_new_tokens=LIMIT)
-    assert one.tokens.tolist() == two.tokens.tolist() == wide.tokens.tolist()
-
-
 def test_a_seed_is_a_seed_however_it_is_written(target):
     options = CALL | dict(sampling=Sampling(temperature=2.0))
 
@@ -106,39 +77,9 @@ def test_a_seed_is_a_seed_however_it_is_written(target):
         assert tokens(key) == want
     assert tokens(np.int64(2**32 + 5)) == tokens(2**32 + 5) != tokens(5)
     assert tokens(-1) == tokens(np.int32(-1)) != tokens(2**32 - 1) == tokens(np.uint32(2**32 - 1))
-
-
-def test_traced_arguments_are_clamped_and_a_traced_seed_is_a_seed(target):
-    """Beyond their bounds filters leave no token, or other ones."""
-
-    @jax.jit
-    def traced(seed, lengths, limits, top_p, temperature):
-        sampling = Sampling(temperature=temperature, top_p=top_p)
-        ask = CALL | dict(
-            prompt_lengths=lengths,
-            stopping=jspec.Stopping(max_tokens=limits),
-            sampling=sampling,
-            key=seed,
-        )
-        return jspec.decode(*target, **ask)
-
-    warm, whole, one = np.array([1.0, 0.0, 2.0]), np.array([1e-6, 0.5, 1.0]), np.ones(3)
-    usual = tiny.LENGTHS, np.full(3, LIMIT)
-    for seed, given, within in (
-        (-1, (*usual, one, one), (*usual, one, one)),
-        (5, (*usual, [0.0, 0.5, 7.0], [1.0, -1.0, 2.0]), (*usual, whole, warm)),
-        (0, ([0, 99, 5], [99, -2, 6], one, one), ([1, 8, 5], [LIMIT, 0, 6], one, one)),
-    ):
-        got = traced(np.int32(seed), *map(jnp.asarray, given))
-        lengths, limits, top_p, temperature = within
-        ask = dict(
-            prompt_lengths=lengths,
-            stopping=jspec.Stopping(max_tokens=limits),
-            sampling=Sampling(temperature, top_p=top_p),
-        )
-        want = jspec.decode(*target, **CALL | ask, key=seed)
-        assert got.lengths.tolist() == want.lengths.tolist()
-        assert got.tokens.tolist() == want.tokens.tolist()
+    assert jax.jit(lambda key: jspec.decode(*target, **options, key=key).tokens)(
+        np.int32(-1)
+    ).tolist() == tokens(-1)
 
 
 @pytest.mark.slow
@@ -151,36 +92,6 @@ def test_generators_that_do_not_draw_per_key_are_not_drawn_from():
         *CHEAP, tiny.PROMPTS[1:], tiny.LENGTHS[1:], row_ids=[1, 2], drafter=SMALL, **options
     )
     assert fewer.tokens.tolist() == plain.tokens[1:].tolist()
-
-
-def test_the_dtype_of_ids_and_limits_is_nothing_to_the_tokens():
-    """Not even where a sum of them is more than 255."""
-
-    def call(dtype):
-        return jspec.decode(
-            *CHEAP, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=200, key=0, sampling=Sampling(),
-            stopping=jspec.Stopping(max_tokens=jnp.array([6, 3, 6], dtype)),
-            row_ids=jnp.array([0, 1, 2], dtype),
-        )  # fmt: skip
-
-    want = call(jnp.int32)
-    for dtype in (jnp.uint8, jnp.int16, jnp.uint32):
-        got = call(dtype)
-        assert got.lengths.tolist() == want.lengths.tolist()
-        assert got.tokens.tolist() == want.tokens.tolist()
-
-
-def test_a_hot_start_finds_as_much_in_a_longer_prompt():
-    long = np.tile(tiny.PROMPTS[:1], (1, 4))
-    drafter = jspec.merge(
-        jspec.TokenRecycling(tiny.VOCAB, jspec.tree.chain(1)), jspec.PromptLookup()
-    )
-    options = dict(drafter=drafter, max_new_tokens=LIMIT)
-    short = jspec.decode(*CHEAP, tiny.PROMPTS[:1], **options)
-    hot = jspec.decode(*CHEAP, long, drafter_state=short.drafter_state, **options)
-    cold = jspec.decode(*CHEAP, long, **options)
-    assert hot.tokens.tolist() == cold.tokens.tolist()
-    assert int(hot.stats.num_rounds[0]) <= int(cold.stats.num_rounds[0]) + 2
 
 
 class Outside(jspec.Drafter):
@@ -348,20 +259,16 @@ REFUSED = [
     (dict(prompt=["text", [1]]), r"prompt\[0\] is 'text'; .*`jspec.LLM` takes texts"),
     (dict(prompt=np.zeros((1, 3))), "dtype float64"),
     (dict(prompt=[[1, 99, 2]]), r"prompt\[0, 1\] is token 99.*vocabulary of 23"),
-    (dict(prompt=[[1, -1, 2]]), r"token -1"),
     (dict(prompt_lengths=[0]), r"prompt_lengths\[0\] is 0, outside 1 .. 3"),
-    (dict(prompt_lengths=[4]), r"prompt_lengths\[0\] is 4"),
     (dict(prompt_lengths=[1, 2]), r"prompt_lengths has shape \(2,\)"),
     (dict(prompt=np.ones((1, 300), int)), "300, outside 1 .. 256: a row needs"),
     (dict(max_new_tokens=0), "max_new_tokens is 0; pass an integer of at least 1"),
-    (dict(max_new_tokens=4.5), "max_new_tokens is 4.5"),
     (dict(max_new_tokens=300), "300; pass an integer of at least 1 and at most 256"),
     (dict(prompt=[[1, 2], []]), r"prompt\[1\] is empty; give each row at least one token"),
     (dict(prompt=[[1, 2], [3]], prompt_lengths=[2, 2]), "rows of .2, 1. tokens .*leave it out"),
     (dict(prompt=[[1, 2], [3.5]]), r"prompt\[1\] is \[3.5\]; pass a list of token ids"),
     (dict(prompt=[[1, 2], 3]), r"prompt\[1\] is 3; pass a list of token ids"),
     (dict(prompt=["ab", "c"]), r"prompt\[0\] is 'ab'; pass numbers"),
-    (dict(prompt=[[1, 2], [99]]), r"prompt\[1, 0\] is token 99"),
     (dict(model=LogitsAlone()), "LogitsAlone.apply returned no jspec.Output; return one"),
     (dict(prompt_lengths=[2.0]), "prompt_lengths is .*pass integers"),
     (dict(row_ids=[2**32]), r"row_ids\[0\] is 4294967296, outside"),
@@ -397,7 +304,6 @@ REFUSED = [
     (dict(sampling=Sampling(temperature=-1.0), key=0), r"temperature\[0\] is -1"),
     (dict(sampling=Sampling(temperature=np.nan), key=0), r"temperature\[0\] is nan"),
     (dict(sampling=Sampling(top_p=0.0), key=0), r"top_p\[0\] is 0"),
-    (dict(sampling=Sampling(top_p=1.5), key=0), r"top_p\[0\] is 1.5"),
     (dict(sampling=Sampling(min_p=2.0), key=0), r"min_p\[0\] is 2"),
     (dict(sampling=Sampling(top_k=-1), key=0), r"top_k\[0\] is -1"),
     (dict(drafter=jspec.TokenRecycling(7, k=7, template=jspec.tree.chain(1))), "7 and the"),

@@ -251,20 +251,6 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(plain):
     ]  # fmt: skip
 
 
-@pytest.mark.slow
-def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
-    """And so are masks and penalties, which the other tests would miss."""
-    prompt, request = asked[2]
-    made, costs = engine
-    for reads in (False, True):
-        own = replace(request, max_tokens=LIMIT, logprobs=2 if reads else None)
-        arrival = read(engine, (prompt, own))
-        state = made.insert(made.init(PARAMS, policy_params=costs), 1, arrival)
-        _, output = made.generate(PARAMS, state, policy_params=costs, rounds=2)
-        taken = np.asarray(output.logprobs.token_logprobs[1, : int(output.counts[1])])
-        assert taken.size and (taken != 0).all() == (taken != 0).any() == reads
-
-
 def test_nothing_compiles_after_a_warmup():
     """Of a model that no other test has."""
     model = PrefixLM(vocab_size=19)

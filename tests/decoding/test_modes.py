@@ -1,19 +1,14 @@
 """JAX's checks, transfers, 64 bits, TF32 and export change nothing; a state has one shape."""
 
-import json
 import pickle
 import re
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
-import compiling
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import quick
 import tiny
 from contract.methods import DRAFTERS, call_of
 from quick import only
@@ -40,50 +35,16 @@ def test_jaxs_checks_find_nothing():
     assert result.lengths.tolist() == [4, 4]
 
 
-# In a process of its own, since constants are made when a module is imported.
-SCRIPT = """
-import json, sys
-import jax, tiny, jspec
-from contract.methods import call_of
-model = tiny.model()
-params = jax.tree.map(lambda leaf: leaf.astype("float32"), tiny.params(model))
-assert jax.numpy.arange(2).dtype == "int64"
-for name in sys.argv[1:]:
-    drafting = call_of(name)
-    weights = drafting.pop("drafter_params")
-    weights = jax.tree.map(lambda leaf: leaf.astype("float32"), weights)
-    result = jspec.decode(
-        model, params, tiny.PROMPTS, tiny.LENGTHS, **drafting, drafter_params=weights, key=7,
-        max_new_tokens=12, sampling=jspec.Sampling(temperature=0.8, top_p=0.9, top_k=9),
-    )
-    print(json.dumps(result.tokens.tolist()))
-"""
-
-
-@pytest.mark.slow
-def test_the_tokens_of_64_bits_are_those_of_plain_decoding_in_32(target):
-    names = ["coupled_tree", "merge", "adaptive", "spine", "pard"]
-    ran = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *names],
-        env=compiling.environment(JAX_ENABLE_X64="1", PYTHONPATH=str(Path(__file__).parents[1])),
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    plain = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=12, **DRAWN)
-    found = [json.loads(line) for line in ran.stdout.splitlines()]
-    assert found == [plain.tokens.tolist()] * len(names)
-
-
-def test_a_call_in_64_bits_has_the_tokens_of_one_in_32():
-    """In this process, where constants of modules stay in 32 bits."""
-    drafter = jspec.merge(jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2])), LOOKUP)
-    options = DRAWN | dict(max_new_tokens=12)
-    call = (MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS)
-    plain = jspec.decode(*call, **options)
+@pytest.mark.parametrize("name", only(["merge", "coupled_tree", "adaptive", "spine"], "merge"))
+def test_a_call_in_64_bits_has_the_tokens_of_one_in_32(name):
+    call = dict(prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=12, **DRAWN)
+    plain, drafting = jspec.decode(MODEL, PARAMS, **call), call_of(name)
     with jax.enable_x64(True):
         assert jax.numpy.arange(2).dtype == "int64"
-        drafted = jspec.decode(*call, drafter=drafter, **options)
+        drafted = jspec.decode(MODEL, PARAMS, **call, **drafting)
     assert drafted.tokens.tolist() == plain.tokens.tolist()
-    assert int(drafted.stats.num_accepted_tokens.sum()) > 0
+    # A draft model is another model, whose drafts may all be refused.
+    assert name == "coupled_tree" or int(drafted.stats.num_accepted_tokens.sum()) > 0
 
 
 def test_a_result_with_a_drafters_state_is_read_again():
@@ -103,13 +64,9 @@ def test_a_result_with_a_drafters_state_is_read_again():
     shapes = jax.tree.unflatten(again.out_tree, again.out_avals)
     assert isinstance(shapes, jspec.Result) and isinstance(shapes.stats, jspec.Stats)
     assert shapes.logprobs.top_logprobs.shape == (1, 4, 2)
-
-
-def test_a_state_can_be_an_exported_programs_too():
-    def begin(params, prompt):
-        return jspec.prefill(MODEL, params, prompt, max_new_tokens=4)
-
-    exported = jax.export.export(jax.jit(begin))(PARAMS, np.ones((1, 3), np.int32))
+    # So can a state be.
+    begin = jax.jit(lambda params, prompt: jspec.prefill(MODEL, params, prompt, max_new_tokens=4))
+    exported = jax.export.export(begin)(*given[:2])
     assert jax.export.deserialize(exported.serialize()).out_tree == exported.out_tree
 
 
@@ -127,7 +84,7 @@ QUICK = (
 OF_SIX_ROWS = "suffix_of_rollouts", "scripted"
 
 
-@pytest.mark.parametrize("name", quick.only([*DRAFTERS, "adaptive"], *QUICK))
+@pytest.mark.parametrize("name", only([*DRAFTERS, "adaptive"], *QUICK))
 def test_every_drafters_state_has_one_shape_under_jaxs_strict_modes(name):
     drafting = call_of(name)
     weights, policy = drafting.pop("drafter_params"), drafting.get("policy", jspec.FixedWidth())
@@ -252,7 +209,7 @@ def products(model, params, precision=None):
     ]
 
 
-@pytest.mark.parametrize("name", only(FAMILIES, "llama"))
+@pytest.mark.parametrize("name", only(FAMILIES, "llama2"))
 def test_a_model_in_float32_multiplies_in_float32(name):
     loaded = jspec.models.load(FIXTURES / name, with_tokenizer=False)
     found = products(loaded.model, loaded.params)

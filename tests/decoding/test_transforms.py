@@ -55,19 +55,6 @@ def data_mesh():
     return jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
 
 
-def test_jit(generate, want):
-    tokens, _ = jax.jit(generate)(PARAMS, PROMPTS, LENGTHS, ROWS, jax.random.key(0))
-    np.testing.assert_array_equal(tokens, want)
-
-
-@pytest.mark.slow
-def test_pmap(generate, want):
-    devices = jax.device_count()
-    split = [x.reshape(devices, -1, *x.shape[1:]) for x in (PROMPTS, LENGTHS, ROWS)]
-    tokens, _ = jax.pmap(generate, in_axes=(None, 0, 0, 0, None))(PARAMS, *split, jax.random.key(0))
-    np.testing.assert_array_equal(tokens.reshape(want.shape), want)
-
-
 def test_shard_map(generate, want):
     mesh = data_mesh()
     rows, whole = PartitionSpec("data"), PartitionSpec()
@@ -110,23 +97,6 @@ def test_a_sharded_batch_stays_sharded(generate, want):
     tokens, _ = generate(PARAMS, prompt, lengths, rows, jax.random.key(0))
     np.testing.assert_array_equal(tokens, want)
     assert tokens.sharding.is_equivalent_to(sharding, tokens.ndim)
-
-
-@pytest.mark.slow  # test_artefact.py exports quickly
-def test_export(generate, want):
-    def call(params, prompt, lengths, rows, data):
-        return generate(params, prompt, lengths, rows, jax.random.wrap_key_data(data))
-
-    arguments = (
-        PARAMS,
-        jnp.asarray(PROMPTS, jnp.int32),
-        jnp.asarray(LENGTHS, jnp.int32),
-        jnp.asarray(ROWS, jnp.int32),
-        jax.random.key_data(jax.random.key(0)),
-    )
-    blob = jax.export.export(jax.jit(call))(*arguments).serialize()
-    tokens, _ = jax.export.deserialize(blob).call(*arguments)
-    np.testing.assert_array_equal(tokens, want)
 
 
 def test_rows_without_ids_have_those_of_the_whole_batch_under_shard_map(want):

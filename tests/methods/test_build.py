@@ -1,7 +1,6 @@
 """`jspec.LLM`: a program gets what the command line gets, in one call."""
 
 import itertools
-import json
 import re
 from dataclasses import replace
 
@@ -51,29 +50,6 @@ def test_a_vocabulary_smaller_than_a_line_of_the_matrix(name):
 
 
 GROWN = {"num_speculative_tokens": 5, "max_depth": 3, "beam": 4}
-GIVEN = {
-    "token_recycling": {"num_speculative_tokens": 5, "k": 4},
-    "prompt_lookup": {"num_speculative_tokens": 3, "latest": True},
-    "spine": {"num_speculative_tokens": 6, "passes": 2, "k": 3},
-    "sequoia": {"template": [[0], [1], [0, 0]]},
-    "specinfer": {"branching": [2, 1], "scheme": "multi_round", "draft_temperature": 0.7},
-    "pard": {"num_speculative_tokens": 2, "mask_token_id": 3},
-    "dyspec": GROWN | {"threshold": 0.1},
-}
-
-
-def test_a_program_gets_the_drafter_of_the_command_line(monkeypatch, target, draft):
-    folders = {"target": target, "draft": draft}
-    monkeypatch.setattr(jspec.models, "load", lambda name, *_, **__: folders[name])
-    free = [m.name for m in METHODS.values() if not m.needs_options and not m.needs_training]
-    for name, given in [(name, {}) for name in free] + list(GIVEN.items()):
-        choice = method_choice.choose(name, json.dumps(given))
-        needed = METHODS[name].needs_draft_model
-        session = sessions.start("target", "draft" if needed else None, choice, None)
-        built = jspec.LLM(target, name, draft=draft if needed else None, **given)
-        assert built.drafter == session.llm.drafter
-        assert built.model is session.llm.model is target.model
-        assert built.drafter_params is session.llm.drafter_params or not needed
 
 
 def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
@@ -88,25 +64,17 @@ def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
     assert all(jax.tree.leaves(same))
 
 
-def test_a_program_reads_the_sentences_of_the_command_line(monkeypatch, target):
-    rows = [
-        ("token_recyclin", {}, "'token_recyclin' is unknown; did you mean token_recycling"),
-        ("suffix", {"max": 3}, "suffix's option 'max' is unknown"),
-        ("suffix", {"num_speculative_tokens": 0}, r"is 0; pass an integer in 1 \.\. 4096"),
-        ("suffix", {"num_speculative_tokens": True}, "is True; pass an integer"),
-        ("suffix", {"threshold": 1}, "is 1; pass a number x with 0 <= x < 1"),
-        ("specinfer", {"branching": (2, 0)}, "pass a list such as"),
-        ("rest", {}, "rest needs datastore, the text to search; pass datastore: a file of `jspec"),
-        ("rest", {"datastore": "/absent"}, "/absent"),
-        ("token_recycling", {"k": 10**6}, "k is 1000000; pass an integer in 1 .."),
-        ("token_recycling", {"template": [[8]]}, "drafts rank 8|parent"),
-        ("suffix", {"token_budget": 0.5}, "suffix's option 'token_budget' is unknown"),
-    ]
-    refusals.check([(row, row[2]) for row in rows], lambda row: jspec.LLM(target, row[0], **row[1]))
-    monkeypatch.setattr(jspec.models, "load", lambda *_, **__: target)
+def test_options_that_do_not_fit_are_one_sentence(target):
+    """Kinds and bounds of options are read as on the command line: test_method_choice.py."""
     refusals.check(
-        [((name, json.dumps(options)), said) for name, options, said in rows if name in METHODS],
-        lambda row: sessions.start(None, None, method_choice.choose(*row), None),
+        [
+            (("rest", {}), "rest needs datastore, the text to search; pass datastore: a file of `"),
+            (("rest", {"datastore": "/absent"}), "/absent"),
+            (("token_recycling", {"k": 10**6}), "k is 1000000; pass an integer in 1 .."),
+            (("token_recycling", {"template": [[8]]}), "drafts rank 8|parent"),
+            (("suffix", {"token_budget": 0.5}), "suffix's option 'token_budget' is unknown"),
+        ],
+        lambda row: jspec.LLM(target, row[0], **row[1]),
     )
 
 
@@ -300,21 +268,6 @@ def test_a_mixture_shares_its_options_and_bounds_its_tree(bundled):
     assert default.num_speculative_tokens == device_defaults.budget()
 
 
-def test_a_whole_tree_stands_alone(target, draft):
-    for method, key, value in (
-        ("token_recycling", "num_speculative_tokens", 3),
-        ("token_recycling", "shape", "published"),
-        ("sequoia", "num_speculative_tokens", 3),
-        ("sequoia", "acceptance", [0.5]),
-        ("sequoia", "max_depth", 2),
-    ):
-        other = draft if method == "sequoia" else None
-        with pytest.raises(InputError, match=r"template.* were both given.*leave one of"):
-            jspec.LLM(target, method, draft=other, template=[[0]], **{key: value})
-    with pytest.raises(InputError, match="shape published and num_speculative_tokens were"):
-        jspec.LLM(target, "token_recycling", shape="published", num_speculative_tokens=4)
-
-
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_methods_with_a_head_can_be_built_everywhere(bundled, block_head, monkeypatch, on_cpu):
     """Their defaults fit one another, alone and as members of a mixture."""
@@ -383,13 +336,13 @@ def test_auto_takes_what_is_given(target, draft, bundled):
         assert isinstance(first, jspec.Spine) and isinstance(last, kind)
 
 
-def test_widths_that_do_not_fit_are_one_sentence(target, draft):
+def test_widths_and_trees_that_do_not_fit_are_one_sentence(target, draft):
     def build(given):
         name, options = given
         other = draft if METHODS[name].needs_draft_model else None
         jspec.LLM(target, name, draft=other, **options)
 
-    drawn = {"widths": [0, 2], "scheme": "recursive"}
+    drawn, alone = {"widths": [0, 2], "scheme": "recursive"}, {"template": [[0]]}
     own = "have a verifier of their own: .*; .* give the drafter scheme=jspec.schemes.COUPLED"
     refusals.check(
         [
@@ -403,6 +356,20 @@ def test_widths_that_do_not_fit_are_one_sentence(target, draft):
             (("autoregressive", {"widths": [0]}), "autoregressive's option 'widths' is unknown"),
             (("speculative_decoding", drawn), own),
             (("rsd_s", drawn), "would not be lossless"),
+            *(
+                ((method, alone | more), r"template.* were both given.*leave one of")
+                for method, more in (
+                    ("token_recycling", {"num_speculative_tokens": 3}),
+                    ("token_recycling", {"shape": "published"}),
+                    ("sequoia", {"num_speculative_tokens": 3}),
+                    ("sequoia", {"acceptance": [0.5]}),
+                    ("sequoia", {"max_depth": 2}),
+                )
+            ),
+            (
+                ("token_recycling", {"shape": "published", "num_speculative_tokens": 4}),
+                "shape published and num_speculative_tokens were",
+            ),
         ],
         build,
     )

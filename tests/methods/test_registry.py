@@ -7,7 +7,7 @@ from contract import methods as contract
 
 import jspec
 from jspec._validate.errors import InputError
-from jspec._validate.kinds import Integer, Number, Several
+from jspec._validate.kinds import Integer, Number
 from jspec.methods import METHODS
 from jspec.methods.method import Models
 
@@ -72,17 +72,6 @@ def test_the_least_value_is_the_drafters_own_least(make):
             make(method, **given, **{option.name: below})
 
 
-def test_a_kind_reads_again_what_it_has_read():
-    for method in METHODS.values():
-        for option in method.options:
-            kind = option.kind
-            value = least(kind) if isinstance(kind, Integer | Number) else None
-            if isinstance(kind, Several):
-                value = (least(kind.kind),)
-            if value is not None:
-                assert kind.read(kind.read(value)) == kind.read(value) == value
-
-
 def test_every_drafter_of_the_table_keeps_the_contract(make):
     """A drafter that is built by name is in tests/contract/methods.py too."""
 
@@ -95,13 +84,3 @@ def test_every_drafter_of_the_table_keeps_the_contract(make):
     for method in METHODS.values():
         built = make(method)
         assert kinds(built.drafter) <= kept | {jspec.Autoregressive}, method.name
-
-
-def test_names_are_those_of_the_classes(make):
-    """File = name = class, up to case, underscores and a last "Drafter"; a mixture joins names."""
-    for name, method in METHODS.items():
-        if "+" in name or name == "auto":
-            continue
-        kind = type(make(method).drafter)
-        assert kind.__name__.removesuffix("Drafter").lower() == name.replace("_", "")
-        assert kind.__module__.rpartition(".")[2] in (name, name.rstrip("0123456789"))

@@ -64,7 +64,7 @@ def temp_scaled(logits, row):
     ("mode", "wanted"),
     [
         ("raw_logprobs", raw),
-        ("temp_scaled_logprobs", temp_scaled),
+        pytest.param("temp_scaled_logprobs", temp_scaled, marks=pytest.mark.slow),
         pytest.param("processed_logprobs", processed, marks=pytest.mark.slow),
     ],
 )

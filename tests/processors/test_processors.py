@@ -280,16 +280,6 @@ def test_a_processor_needs_no_values():
     assert banned.tokens.tolist() == [[0, 0, 0]]
 
 
-def test_other_values_compile_nothing():
-    model = tiny.Counted(MODEL)
-    for name in SETTINGS:
-        jspec.prefill(
-            model, WEIGHTS, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT,
-            processors=made(SETTINGS[name]),
-        )  # fmt: skip
-    assert len(model.traces) == 1
-
-
 def test_a_list_of_another_type_is_refused_at_once():
     refusals.check([
         (lambda: processors.banned_tokens(5), "banned_tokens is 5; pass a list of token ids"),

@@ -5,7 +5,10 @@ import schema_suite
 from schema_suite import CASES, PAGE, accepts, count, spellings
 
 pytest.importorskip("outlines_core")
-QUICK = ("const", "maxLength", "additionalProperties", "prefixItems", "bignum")
+QUICK = (
+    *("const", "maxLength", "additionalProperties", "prefixItems", "bignum"),
+    *("format date", "format date-time", "format uuid"),
+)
 
 
 def check(names):

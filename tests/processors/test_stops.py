@@ -1,4 +1,4 @@
-"""Stop strings and stop tokens: the end of a row, and its remaining text."""
+"""Stop strings and stop tokens: the end of a row, and its remaining text; names of tokens."""
 
 import jax
 import numpy as np
@@ -9,12 +9,14 @@ from quick import only
 
 import jspec
 from jspec.processors.grammar import stops
+from jspec.processors.grammar.spelling import TokenBytes
 from jspec.processors.grammar.stops import stop_strings
 from jspec.types import Status
 
-# Tokens that begin and end anywhere; the last two have no text.
+# Tokens that begin and end anywhere; the last three have no text, and two of them names.
 TEXTS = [*"abcd", "ab", "bc", "cd", "bca", "dab", "abcd", "aa", "cc", "é", "\n", "\n\n"]
-TOKENS = [text.encode() for text in TEXTS] + [b"\xc3", b"\xa9", None, None]
+NAMES = {len(TEXTS) + 2: b"<e>", len(TEXTS) + 3: b"<i>"}
+TOKENS = TokenBytes([*(text.encode() for text in TEXTS), b"\xc3", b"\xa9", None, None, None], NAMES)
 SIZE, LIMIT, ROWS = len(TOKENS), 14, 4
 EOS = SIZE - 1
 MODEL = tables.Table(SIZE, context=64)
@@ -28,18 +30,23 @@ CALL = dict(
 )  # fmt: skip
 
 
-def cut(tokens, strings):
-    """The definition: (kept tokens, bytes of their text that are cut, stopped)."""
-    text = b""
-    for place, token in enumerate(tokens):
-        text += TOKENS[token] or b""
-        ends = [
-            (text.index(string) + len(string), -len(string), text.index(string))
+def cut(tokens, strings, least=0):
+    """vLLM's rule: (kept tokens, bytes of their text that are cut, stopped)."""
+    strings = [string.encode() for string in strings]
+    named = {n: name for n, name in NAMES.items() if any(name in s for s in strings)}
+    text, shown = b"", []
+    for count, token in enumerate(tokens, 1):
+        before, name = len(text), named.get(token, b"")
+        text += TOKENS[token] or name
+        shown += [not name] * (len(text) - before)  # a name is no text
+        found = [
+            (place + len(string), -len(string), place)
             for string in strings
-            if string in text
+            for place in range(len(text))
+            if text.startswith(string, place) and place + len(string) > before
         ]
-        if ends:
-            return tokens[: place + 1], len(text) - min(ends)[2], True
+        if found and count > least:
+            return tokens[:count], sum(shown[min(found)[2] :]), True
     return tokens, 0, False
 
 
@@ -52,31 +59,34 @@ def asking(stop, **ends):
     return CALL | dict(stopping=stopping, processors=jspec.processors.logprobs(2))
 
 
+NONE, LATE = np.zeros(ROWS, int), np.array([0, 2, 4, 7])
 CASES = {
-    "one": ["ca"],
-    "borders": ["bcda", "dd"],
-    "nested": ["abc", "c", "bcab"],
-    "overlap": ["aab", "ba"],
-    "bytes": ["é", "\n\n\n"],
+    "one": (["ca"], NONE),
+    "borders": (["bcda", "dd"], NONE),
+    "nested": (["abc", "c", "bcab"], NONE),
+    "overlap": (["aab", "ba"], NONE),
+    "bytes": (["é", "\n\n\n"], NONE),
+    "names": (["<i>", "<e>", "a<e>", "cc"], LATE),
+    "late": (["ab", "bc", "a"], LATE),
 }
 
 
 # Automata of another size compile once more.
-@pytest.mark.parametrize("name", only(CASES, "nested", "bytes"))
-def test_the_output_ends_with_the_first_stop_string(name):
-    strings = CASES[name]
-    made = stop_strings(strings, TOKENS)
+@pytest.mark.parametrize("name", only(CASES, "bytes", "names"))
+def test_the_output_ends_with_the_first_stop_string_behind_min_tokens(name):
+    strings, least = CASES[name]
+    stopped = 0
     for key in range(3):
-        whole = jspec.decode(MODEL, WEIGHTS, **asking(_NEVER) | dict(key=key))
-        found = jspec.decode(MODEL, WEIGHTS, **asking(made) | dict(key=key))
+        whole, found = (
+            jspec.decode(MODEL, WEIGHTS, **asking(stop, min_tokens=least) | dict(key=key))
+            for stop in (_NEVER, stop_strings(strings, TOKENS))
+        )
         for row in range(ROWS):
             count, plain = int(found.lengths[row]), int(whole.lengths[row])
-            kept, beyond, stopped = cut(
-                whole.tokens[row, :plain].tolist(), [string.encode() for string in strings]
-            )
+            kept, beyond, stops = cut(whole.tokens[row, :plain].tolist(), strings, least[row])
             assert found.tokens[row, :count].tolist() == kept
             assert int(found.stop_bytes[row]) == beyond
-            status = Status.STOP if stopped else int(whole.status[row])
+            status = Status.STOP if stops else int(whole.status[row])
             assert int(found.status[row]) == status
             assert not found.tokens[row, count:].any()
             assert not found.logprobs.token_logprobs[row, count:].any()
@@ -85,6 +95,8 @@ def test_the_output_ends_with_the_first_stop_string(name):
                 found.logprobs.token_logprobs[row, :count],
                 whole.logprobs.token_logprobs[row, :count],
             )
+            stopped += stops
+    assert stopped > 1
 
 
 _NEVER = stop_strings("dcbabcdadcb", TOKENS)
@@ -111,7 +123,7 @@ def test_a_stream_holds_back_what_may_become_a_stop_string():
                     assert held[row] == max(ends, default=0)
         for row in range(ROWS):
             assert rows[row] == whole.tokens[row, : whole.lengths[row]].tolist()
-            assert held[row] == cut(rows[row], [string.encode() for string in strings])[1]
+            assert held[row] == cut(rows[row], strings)[1]
         stopped += int((whole.status == Status.STOP).sum())
     assert stopped > 4
 
@@ -161,7 +173,7 @@ def test_invalid_values_are_refused():
         (lambda: free(stopping=3), "stopping is 3; pass jspec.Stopping"),
         (
             lambda: free(stopping=jspec.Stopping(stop_token_ids=SIZE)),
-            r"stop_token_ids holds 19, outside the vocabulary",
+            f"stop_token_ids holds {SIZE}, outside the vocabulary",
         ),
     ])  # fmt: skip
 

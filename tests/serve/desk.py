@@ -69,6 +69,12 @@ def recorded(device):
         del device.read
 
 
+def figures(client) -> dict[str, float]:
+    """What the server counts, by name and labels."""
+    lines = client.get("/metrics").text.splitlines()
+    return {k: float(v) for k, v in (x.rsplit(" ", 1) for x in lines if x[0] != "#")}
+
+
 def events(response) -> list:
     """Returns what a stream sent, parsed, and that it ended as it has to."""
     lines = [line for line in response.text.split("\n\n") if line]

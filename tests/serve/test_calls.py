@@ -188,10 +188,13 @@ def test_calls_of_an_answer(client, text, content, called, reason):
 
 def test_without_tools_text_is_text(client):
     client.device.text = ONE
+    shown = chat(client).json()["usage"]["prompt_tokens"]
     for asked in ({"tools": None}, {"tool_choice": "none"}):
         for more in ({}, {"parallel_tool_calls": False}):
-            choice = chat(client, **asked, **more).json()["choices"][0]
+            got = chat(client, **asked, **more).json()
+            choice = got["choices"][0]
             assert choice["message"]["content"] == ONE and choice["finish_reason"] == "stop"
+            assert got["usage"]["prompt_tokens"] == shown - len("[look][find]")
 
 
 def test_one_of_several_is_required(client):

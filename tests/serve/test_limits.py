@@ -8,8 +8,8 @@ import time
 import fakes
 import numpy as np
 import pytest
-from desk import service
-from test_service import _ask
+from desk import figures, service
+from test_service import _ask, complete
 
 from jspec._validate.errors import InputError
 from jspec.models.chat_template import ChatTemplate
@@ -35,15 +35,6 @@ def until(condition):
             return
         time.sleep(0.01)
     raise AssertionError("it never was")
-
-
-def complete(client, **body):
-    return client.post("/v1/completions", json={"model": "bytes", "prompt": "Hi"} | body)
-
-
-def figures(client):
-    lines = client.get("/metrics").text.splitlines()
-    return {k: float(v) for k, v in (x.rsplit(" ", 1) for x in lines if x[0] != "#")}
 
 
 class Held:

@@ -1,16 +1,13 @@
-"""A real server process with the bundled model, asked by the real `openai` client.
+"""A real server process with the bundled model.
 
 A start compiles for more than ten seconds. What needs no model is asked of a fake device instead.
 """
 
-import json
-import socket
 import threading
 import time
 from contextlib import suppress
 
 import compiling
-import fakes
 import pytest
 
 import jspec
@@ -22,13 +19,6 @@ openai = pytest.importorskip("openai")
 pytestmark = pytest.mark.slow
 
 KEY = "a key"
-SCHEMA = {
-    "type": "object",
-    "properties": {"ok": {"type": "boolean"}, "kind": {"enum": ["cat", "dog"]}},
-    "required": ["ok", "kind"],
-}
-TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
-MESSAGES = [{"role": "user", "content": "Once upon a time"}]
 
 
 class Process(ServerProcess):
@@ -49,99 +39,40 @@ class Process(ServerProcess):
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key=KEY, max_retries=0)
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    template = tmp_path_factory.mktemp("server") / "template.jinja"
-    template.write_text(fakes.TAGGED)
-    with Process("--api-key", KEY, "--chat-template", str(template)) as process:
-        yield process
+def test_a_client_that_goes_away_and_a_server_that_is_told_to_end():
+    """It ends with what it has begun, and with exit code 0."""
+    with Process("--api-key", KEY) as server, server.client() as client:
 
+        def ask(**more):
+            return client.completions.create(
+                model="jspec-800k", prompt="One", max_tokens=100, seed=1,
+                extra_body={"ignore_eos": True}, **more,
+            )  # fmt: skip
 
-@pytest.fixture(scope="module")
-def client(server):
-    with server.client() as made:
-        yield made
+        def running():
+            return server.figures()["vllm:num_requests_running"]
 
-
-def test_the_openai_client_is_answered(server, client):
-    """Completions and chats, whole and streamed, with log-probabilities, tools and a schema."""
-    ask = dict(model="jspec-800k", max_tokens=24, temperature=0.0)
-    prompt = "Once upon a time"
-    whole = client.completions.create(prompt=prompt, logprobs=2, **ask)
-    text, known = whole.choices[0].text, whole.choices[0].logprobs
-    assert len(known.tokens) == whole.usage.completion_tokens == 24
-    assert "".join(known.tokens) == text
-    for own, beside in zip(known.token_logprobs, known.top_logprobs, strict=True):
-        assert max(beside.values()) == pytest.approx(own), "greedy tokens are the likeliest"
-    parts = client.completions.create(prompt=prompt, stream=True, **ask)
-    assert "".join(part.choices[0].text for part in parts) == text
-    stopped = client.completions.create(prompt=prompt, stop=text[10:20], **ask)
-    assert stopped.choices[0].text == text[:10] and stopped.choices[0].finish_reason == "stop"
-
-    chat = client.chat.completions
-    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
-    shaped = chat.create(
-        model="jspec-800k", messages=MESSAGES, max_tokens=64, seed=1, n=4, response_format=form
-    )
-    for choice in shaped.choices:
-        assert set(json.loads(choice.message.content)) == {"ok", "kind"}
-        assert choice.finish_reason == "stop"
-    called = chat.create(
-        model="jspec-800k", messages=MESSAGES, max_tokens=64, tools=[TOOL], tool_choice="required"
-    ).choices[0]
-    assert called.finish_reason == "tool_calls"
-    assert json.loads(called.message.tool_calls[0].function.arguments)["kind"] in ("cat", "dog")
-    with_tools = chat.create(model="jspec-800k", messages=MESSAGES, max_tokens=4, tools=[TOOL])
-    assert with_tools.usage.prompt_tokens > shaped.usage.prompt_tokens
-    assert client.models.list().data[0].id == "jspec-800k"
-    assert server.figures()["jspec:compiled_programs_total"] == 0
-
-
-def test_a_connection_that_stays_half_open_holds_up_nobody(server, client):
-    port = int(server.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port)) as half_open:
-        half_open.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
-        )
-        # Greedy: a drawn answer may well be its end token, and so be empty.
-        ask = dict(model="jspec-800k", prompt="Once upon a time", max_tokens=4, temperature=0.0)
-        assert client.completions.create(**ask).choices[0].text
-
-
-def test_a_client_that_goes_away_and_a_server_that_is_told_to_end(server, client):
-    """The last test of this server: it ends with what it has begun, and with exit code 0."""
-    parts = client.completions.create(
-        model="jspec-800k", prompt="One", max_tokens=100, stream=True,
-        extra_body={"ignore_eos": True},
-    )  # fmt: skip
-    next(iter(parts))
-    parts.close()
-    deadline = time.monotonic() + 20
-    while server.figures()["vllm:num_requests_running"] and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert server.figures()["vllm:num_requests_running"] == 0
-    answers = []
-
-    def ask():
-        got = client.completions.create(
-            model="jspec-800k",
-            prompt="Two",
-            max_tokens=100,
-            seed=1,
-            extra_body={"ignore_eos": True},
-        )
-        answers.append(got.usage.completion_tokens)
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    while not server.figures()["vllm:num_requests_running"]:
-        time.sleep(0.01)
-    assert server.end() == 0
-    for thread in threads:
-        thread.join(20)
-    assert answers == [100] * 4
-    assert all(line["status"] in (200, 400, 401, 404, 413, 499) for line in server.lines())
+        parts = ask(stream=True)
+        next(iter(parts))
+        parts.close()
+        deadline = time.monotonic() + 20
+        while running():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        answers = []
+        threads = [
+            threading.Thread(target=lambda: answers.append(ask().usage.completion_tokens))
+            for _ in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        while not running():
+            time.sleep(0.01)
+        assert server.end() == 0
+        for thread in threads:
+            thread.join(20)
+        assert answers == [100] * 4
+        assert all(line["status"] in (200, 401, 499) for line in server.lines())
 
 
 HANGS = (

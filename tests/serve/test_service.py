@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import fakes
 import numpy as np
 import pytest
-from desk import events, recorded, service
+from desk import events, figures, recorded, service
 from tokenizers import Tokenizer, decoders, models
 
 from jspec._validate.errors import InputError
@@ -229,41 +229,13 @@ def test_settings_come_to_the_row(client):
 def test_forms_become_grammars(client):
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
-    tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
-    named = {"type": "function", "function": {"name": "look"}}
     with recorded(client.device) as seen:
         assert chat(client, response_format=form).status_code == 200
         assert chat(client, response_format={"type": "text"}).status_code == 200
         assert complete(client, structured_outputs={"choice": ["a", "b"]}).status_code == 200
         assert complete(client, structured_outputs={"regex": "[ab]+"}).status_code == 200
-        called = chat(client, tools=[tool], tool_choice=named).json()["choices"][0]
-        streamed = events(chat(client, tools=[tool], tool_choice="required", stream=True))
     kinds = ["" if row.grammar is None else row.grammar.what.split()[1] for row in seen]
-    assert kinds == ["JSON", "", "choices", "regular", "JSON", "JSON"]
-    (call,) = called["message"]["tool_calls"]
-    assert call["function"]["name"] == "look" and called["message"]["content"] is None
-    deltas = [c["delta"] for event in streamed for c in event["choices"]]
-    assert deltas[0]["tool_calls"][0]["function"]["name"] == "look"
-    parts = [d["tool_calls"][0]["function"]["arguments"] for d in deltas if d.get("tool_calls")]
-    assert "".join(parts) == call["function"]["arguments"]
-
-
-def test_tools_and_earlier_calls_come_to_the_template(client):
-    tool = {"type": "function", "function": {"name": "look"}}
-    messages = [
-        {"role": "developer", "content": [
-            {"type": "text", "text": "Be"}, {"type": "text", "text": "!"}]},
-        {"role": "user", "content": "Hi"},
-        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [
-            {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
-        {"role": "tool", "content": "it", "tool_call_id": "c"},
-    ]  # fmt: skip
-    named = {"type": "function", "function": {"name": "look"}}
-    got = chat(client, messages=messages, tools=[tool], tool_choice=named).json()
-    shown = "[look]<system>Be!\n<user>Hi\n<assistant>(look{})\n<tool>it\n<assistant>"
-    assert got["usage"]["prompt_tokens"] == len(shown)
-    without = chat(client, messages=messages, tools=[tool], tool_choice="none").json()
-    assert without["usage"]["prompt_tokens"] == len(shown) - len("[look]")
+    assert kinds == ["JSON", "", "choices", "regular"]
 
 
 PICTURE = {"type": "image_url", "image_url": {}}
@@ -375,6 +347,8 @@ def test_requests_name_an_adapter_as_their_model():
         assert [card["id"] for card in cards] == ["bytes", "sql", "poems"]
         assert [card["parent"] for card in cards] == [None, "bytes", "bytes"]
         assert client.get("/v1/models/sql").json()["id"] == "sql"
+        assert cards[0]["max_model_len"] == fakes.CONTEXT
+        assert client.get("/v1/models/other").status_code == 404
         asked, long = [], "a beginning that is long enough to be kept " * 2
         insert = device.insert
         device.insert = lambda row, arrival: (
@@ -396,14 +370,6 @@ def test_requests_name_an_adapter_as_their_model():
         assert wrong.status_code == 404
         told = "model is 'prose'; this server has 'bytes' and 'sql' and 'poems'"
         assert wrong.json()["error"]["message"] == told
-
-
-def test_models_and_health(client):
-    assert client.get("/health").status_code == 200
-    (card,) = client.get("/v1/models").json()["data"]
-    assert (card["id"], card["max_model_len"]) == ("bytes", fakes.CONTEXT)
-    assert client.get("/v1/models/bytes").json() == card
-    assert client.get("/v1/models/other").status_code == 404
 
 
 def test_keys_that_no_header_brings_are_refused_at_the_start():
@@ -482,26 +448,21 @@ def test_a_client_learns_nothing_of_prompts_of_another_salt():
 
 
 def test_metrics_by_vllms_names(client):
-    def figures():
-        lines = client.get("/metrics").text.splitlines()
-        return {k: float(v) for k, v in (x.rsplit(" ", 1) for x in lines if x[0] != "#")}
-
-    before = figures()
+    before = figures(client)
     count = complete(client).json()["usage"]["completion_tokens"]
-    after = figures()
-
-    def grew(name, labels=""):
-        key = f'{name}{{{labels}model_name="bytes"}}'
-        return after[key] - before[key]
-
-    assert grew("vllm:generation_tokens_total") == count
-    assert grew("vllm:prompt_tokens_total") == 2
-    assert grew("vllm:time_to_first_token_seconds_count") == 1
-    assert grew("vllm:e2e_request_latency_seconds_count") == 1
-    assert grew("vllm:request_time_per_output_token_seconds_count") == 1
-    assert grew("vllm:spec_decode_num_drafts_total") == 2
-    assert grew("vllm:spec_decode_num_draft_tokens_total") == 3
-    assert grew("vllm:spec_decode_num_accepted_tokens_total") == 1
+    after = figures(client)
+    for name, grown in {
+        "generation_tokens_total": count,
+        "prompt_tokens_total": 2,
+        "time_to_first_token_seconds_count": 1,
+        "e2e_request_latency_seconds_count": 1,
+        "request_time_per_output_token_seconds_count": 1,
+        "spec_decode_num_drafts_total": 2,
+        "spec_decode_num_draft_tokens_total": 3,
+        "spec_decode_num_accepted_tokens_total": 1,
+    }.items():
+        key = f'vllm:{name}{{model_name="bytes"}}'
+        assert after[key] - before[key] == grown, name
     assert after['vllm:num_requests_running{model_name="bytes"}'] == 0
     assert after['vllm:num_requests_waiting{model_name="bytes"}'] == 0
     position = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="bytes",position="0"}'

@@ -1,18 +1,14 @@
 """Turns with calls, as clients send and templates read them; fields without an effect."""
 
-import dataclasses
 import json
 import re
 
 import fakes
 import pytest
-from desk import ROOM, events, service
+from desk import ROOM
 from schema_suite import BYTES, accepts
-from tokenizers import Tokenizer, decoders, models
 
-from jspec.models.chat_template import ChatTemplate
 from jspec.processors import grammar
-from jspec.request import Request
 from jspec.serve import formats, forms, schemas
 from jspec.serve.calls import Call
 from jspec.serve.errors import APIError
@@ -186,37 +182,3 @@ def test_any_json_object_is_a_form():
     assert forms._form(asked) == ("structured_outputs", "json_schema", schema)
     with pytest.raises(ValueError, match="give one of"):
         schemas.StructuredOutputs.model_validate({"json_object": True, "regex": "a"})
-
-
-def test_answers_do_not_repeat_a_prompt_that_ends_in_bytes():
-    """SentencePiece's bytes, of which a decoder makes text as a whole."""
-    names = {f"<0x{byte:02X}>": byte for byte in range(256)} | {"<end>": 256}
-    tokenizer = Tokenizer(models.BPE(names, [], byte_fallback=True))
-    tokenizer.add_special_tokens(["<end>"])
-    replace, strip = decoders.Replace("▁", " "), decoders.Strip(" ", 1, 0)
-    tokenizer.decoder = decoders.Sequence(
-        [replace, decoders.ByteFallback(), decoders.Fuse(), strip]
-    )
-    target = fakes.loaded()
-    chat = ChatTemplate(fakes.TEMPLATE, tokenizer)
-    body = {
-        "model": "bytes",
-        "max_tokens": 12,
-        "seed": 1,
-        "messages": [ASKED],
-        "prompt": "猫猫猫\n",
-    }
-    with service(target=dataclasses.replace(target, tokenizer=tokenizer, chat=chat)) as client:
-        for path, field, prompt in (
-            ("chat/completions", "prompt", "<user>Hi\n<assistant>"),
-            ("completions", "messages", body["prompt"]),
-        ):
-            sent = {name: value for name, value in body.items() if name != field}
-            want = fakes.answer([*prompt.encode()], Request(max_tokens=12, temperature=1.0, seed=1))
-            text = bytes(token for token in want if token < 256).decode()
-            (whole,) = client.post(f"/v1/{path}", json=sent).json()["choices"]
-            assert (whole.get("text") or whole["message"]["content"]) == text
-            came = events(client.post(f"/v1/{path}", json=sent | {"stream": True}))
-            parts = [choice for event in came for choice in event["choices"]]
-            said = [part.get("text") or part.get("delta", {}).get("content") for part in parts]
-            assert "".join(part or "" for part in said) == text

@@ -13,7 +13,7 @@ from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec.testing import Certificate, PrefixLM, certify
 from jspec.testing.certification import forwards, parity
-from jspec.testing.certification.goodness import ALARM, GTest, g_test
+from jspec.testing.certification.goodness import GTest, g_test
 from jspec.testing.certification.rounding import Rounding, ulp
 from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject
 from jspec.verify.tree_verifier import TreeVerifier
@@ -137,13 +137,6 @@ def test_a_model_whose_rounding_hides_too_much_is_undecided():
     assert "in 60% of all places" in str(found).splitlines()[-1]
 
 
-@pytest.mark.slow
-def test_differences_beyond_rounding_give_no_certificate():
-    found = certified(**jittery(by=4.0))
-    assert found.rounding.blind > 0.5 and found.verdict == "undecided" and found.exit_code == 1
-    assert "undecided" in str(found).splitlines()[-1]
-
-
 def subject(**changes):
     ask = dict(
         model=MODEL, params=WEIGHTS, prompts=PROMPTS, max_new_tokens=20, batch_size=2,
@@ -201,17 +194,6 @@ def test_the_g_test_is_scipys():
     thin = np.array([0.5, 0.487, 0.006, 0.004, 0.003])
     assert g_test((1000 * thin).round().astype(int), thin).freedom == 3
     assert g_test(np.array([500, 498, 1, 1]), np.array([0.5, 0.498, 0.001, 0.001])).freedom == 1
-
-
-def test_the_g_test_alarms_of_what_is_biased_and_of_nothing_else():
-    for bins in (2, 40):
-        rng, draws = np.random.default_rng(bins), 4000
-        probs = np.full(bins, 1 / bins)
-        other = probs + 0.3 * np.resize([1.0, -1.0], bins) / bins
-        biased = [g_test(rng.multinomial(draws, other), probs).p_value for _ in range(100)]
-        assert max(biased) < ALARM
-        sound = [g_test(rng.multinomial(draws, probs), probs).p_value for _ in range(400)]
-        assert np.mean(np.array(sound) < ALARM) < 0.01
 
 
 def test_bad_input_is_one_sentence():

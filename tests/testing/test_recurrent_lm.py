@@ -11,10 +11,6 @@ from jspec.testing import RecurrentLM, check_model
 
 MODEL = RecurrentLM()
 PARAMS = MODEL.init()
-PROMPTS = np.random.default_rng(0).integers(0, 23, (3, 7))
-LENGTHS = np.array([7, 1, 4])
-ASK = dict(prompt=PROMPTS, prompt_lengths=LENGTHS, max_new_tokens=24)
-QUICK = jspec.TokenRecycling(23, jspec.tree.branching([3, 2, 1]), k=3)
 
 
 def oracle(text):
@@ -55,12 +51,6 @@ def test_it_keeps_the_contract_of_models():
     assert "cut back" in report.skipped[0] and "by levels" in report.skipped[1]
 
 
-def test_drafted_tokens_are_those_of_plain_decoding():
-    ask = ASK | dict(sampling=jspec.Sampling(0.8), key=3)
-    plain, drafted = (jspec.decode(MODEL, PARAMS, **ask, **own) for own in ({}, {"drafter": QUICK}))
-    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
-
-
 def test_another_nodes_state_would_be_seen():
     """The negative control: the state of the root in place of the last accepted node's."""
 
@@ -71,36 +61,6 @@ def test_another_nodes_state_would_be_seen():
 
     with pytest.raises(AssertionError, match=r"text in chunks|committed path"):
         check_model(Wrong(), PARAMS)
-
-
-@pytest.mark.slow
-def test_rows_are_forked_go_on_and_come_and_go():
-    state = jspec.prefill(MODEL, PARAMS, **ASK, capacity=80)
-    state = jspec.fork(state, [2, 0])
-    for _ in range(5):
-        state = jspec.step(MODEL, PARAMS, state)
-    texts = [
-        [*PROMPTS[row, : LENGTHS[row]], *np.asarray(state.tokens[place, :5])]
-        for place, row in enumerate((2, 0))
-    ]
-    more = np.array([[4, 9], [1, 1]])
-    state = jspec.prefill(MODEL, PARAMS, more, max_new_tokens=12, earlier=state)
-    while not state.done.all():
-        state = jspec.step(MODEL, PARAMS, state)
-    for row, text in enumerate(texts):
-        alone = jspec.decode(MODEL, PARAMS, [[*text, *more[row]]], max_new_tokens=12)
-        np.testing.assert_array_equal(state.tokens[row, :12], alone.tokens[0])
-
-    engine = jspec.Engine(MODEL, num_slots=2, capacity=40, drafter=jspec.PromptLookup(3))
-    rows = engine.init(PARAMS)
-    for place, prompt in ((1, [1, 2, 3]), (0, [5, 5]), (1, [7])):
-        rows = engine.insert(
-            rows, place, engine.prefill(PARAMS, prompt, jspec.Request(max_tokens=9))
-        )
-        rows, _ = engine.generate(PARAMS, rows, rounds=20)
-        alone = jspec.decode(MODEL, PARAMS, [prompt], max_new_tokens=9)
-        np.testing.assert_array_equal(rows.tokens[place, :9], alone.tokens[0])
-        rows = engine.free(rows, place)
 
 
 def test_uses_that_need_a_cut_are_refused():

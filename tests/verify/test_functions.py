@@ -97,38 +97,10 @@ def test_packed_logits_are_the_same():
     assert by_own_engine(prepare=packed, **DRAWN) == by_own_engine(**DRAWN)
 
 
-MANY = 8000
-
-
-@pytest.mark.parametrize(
-    ("verify", "width"),
-    [
-        pytest.param(jspec.verify.coupled, 2, marks=pytest.mark.slow),
-        (jspec.verify.recursive, 2),
-        pytest.param(jspec.verify.traversal, 2, marks=pytest.mark.slow),
-        pytest.param(jspec.verify.block, 1, marks=pytest.mark.slow),
-    ],
-    ids=["coupled", "recursive", "traversal", "block"],
-)
-def test_the_first_token_of_a_round_has_the_targets_distribution(verify, width):
-    """Children that are drawn in NumPy, without replacement from a distribution that is told."""
-    rng = np.random.default_rng(8)
-    p, q = DISTRIBUTIONS[0, 1, 2], rng.dirichlet(np.ones(SIZE))
-    drawn = np.array([rng.choice(SIZE, width, replace=False, p=q) for _ in range(MANY)])
-    tree = Tree(
-        tokens=jnp.asarray(np.pad(drawn, ((0, 0), (1, 0)), constant_values=2)),
-        parents=jnp.asarray([[-1] + [0] * width] * MANY), valid=jnp.ones((MANY, 1 + width), bool),
-        depth=1, width=width, q=jnp.broadcast_to(jnp.asarray(q, jnp.float32), (MANY, 1, SIZE)),
-        q_row=jnp.zeros((MANY, 1 + width), jnp.int32),
-    )  # fmt: skip
-    logits = np.broadcast_to(np.log(p).astype(np.float32), (MANY, 1 + width, SIZE))
-    verdict = jax.jit(lambda tree: verify(
-        tree, jnp.asarray(logits), np.full(MANY, 3), key=1, sampling=jspec.Sampling()
-    ))(tree)  # fmt: skip
-    first = np.asarray(jspec.verify.tokens(tree, verdict))[:, 0]
-    assert tables.distance(np.bincount(first, minlength=SIZE), p) < 1
-    assert (np.asarray(verdict.path_lengths) > 1).mean() > 0.2
-    assert tables.distance(np.bincount(drawn[:, 0], minlength=SIZE), p) > 1  # the control
+def test_a_function_has_the_verifier_of_its_scheme():
+    for name in ("coupled", "recursive", "traversal", "block"):
+        verifier = getattr(jspec.schemes, name.upper()).verifier
+        assert getattr(jspec.verify, name).args == (verifier,)
 
 
 def test_misfits_are_refused_in_one_sentence():

@@ -196,24 +196,6 @@ def test_a_list_is_drawn_independently_and_holds_the_target_s_token_as_the_lemma
     assert held[proposals.coupled].mean() > held[proposals.gumbel_list].mean() + 0.02
 
 
-@pytest.mark.slow
-def test_levels_and_rounds_draw_independently():
-    """.. and so does the noise of the target, which the draft's own draws must not know."""
-    probs = np.array(DISTRIBUTIONS["6"])
-    logits = at_nodes(MANY, probs[None])
-    here = round_of(MANY)
-    first = np.asarray(drawn(proposals.without_replacement, logits, here, 1).tokens[:, 0, 0])
-    noise = sampling.gumbel(here.keys, here.positions, len(probs))
-    others = [
-        drawn(proposals.without_replacement, logits, here, 1, level=1).tokens[:, 0, 0],
-        drawn(proposals.without_replacement, logits, round_of(MANY, position=6), 1).tokens[:, 0, 0],
-        np.argmax(np.log(probs) + np.asarray(noise), axis=-1),
-    ]
-    for other in others:
-        both = np.stack([first, np.asarray(other)], axis=1)
-        assert tables.distance(pairs_of(both, len(probs)), np.outer(probs, probs)) < 1
-
-
 @pytest.mark.parametrize(
     "draw",
     [
@@ -257,17 +239,6 @@ def test_a_draft_that_is_the_target_finds_its_token_first():
             np.testing.assert_array_equal(found.tokens[:, node, 0], sampling.argmax(logs + noise))
         assert found.q is None
         assert len(np.unique(found.tokens[:, 0, 0])) > 10
-
-
-def test_coupled_noise_is_that_of_the_position():
-    """A position's noise is the same whichever round asks for it, and another at the next."""
-    logits = np.random.default_rng(2).normal(size=(50, 1, 40)).astype(np.float32)
-    later = drawn(proposals.coupled, logits, round_of(50), 3, level=2)
-    same = drawn(proposals.coupled, logits, round_of(50, position=7), 3)
-    np.testing.assert_array_equal(later.scores, same.scores)
-    np.testing.assert_array_equal(later.tokens, same.tokens)
-    other = drawn(proposals.coupled, logits, round_of(50), 3)
-    assert (np.asarray(other.tokens) != np.asarray(later.tokens)).any(-1).mean() > 0.5
 
 
 def test_without_sampling_coupled_children_are_the_likeliest():

@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import rounds
 
-from jspec import sampling as samplings
-from jspec.types import Frame, Sampling, Tree
+from jspec.types import Tree
 from jspec.verify import rules
 from jspec.verify.tree_verifier import TreeVerifier, _where_tokens_match
 
@@ -43,9 +42,6 @@ def test_greedy_descends_while_the_argmax_was_drafted():
     assert walk(logits(3, 0, 2, 0, 1, 4)) == ([0, 2, 4], 1, False)
     assert walk(logits(3, 0, 4, 0, 5, 4)) == ([0, 2], 4, False)
     assert walk(logits(2, 0, 2, 0, 5, 4)) == ([0], 2, False)
-
-
-def test_entries_behind_the_path_are_zero():
     verdict = verdict_of(rules.coupled, TREE, logits(3, 0, 4, 0, 5, 4), frame())
     assert verdict.path.tolist() == [[0, 2, 0, 0]]
 
@@ -57,13 +53,8 @@ def test_nan_ends_its_own_path_alone():
     assert walk(scores.at[0, 3].set(jnp.nan)) == ([0, 2, 4, 5], 4, False)
     assert walk(scores.at[0, 0, 1].set(-jnp.inf)) == ([0, 2, 4, 5], 4, False)
     assert walk(jnp.full_like(scores, -jnp.inf))[0::2] == ([0], True)
-
-
-def test_rows_that_ended_are_not_walked():
-    verdict = verdict_of(
-        rules.coupled, TREE, jnp.full((1, 6, VOCAB), jnp.nan), frame(done=jnp.array([True]))
-    )
-    assert not verdict.failed[0]
+    # A row that has ended is not walked.
+    assert not walk(jnp.full_like(scores, jnp.nan), done=jnp.array([True]))[2]
 
 
 def test_the_rule_gets_the_distribution_that_the_children_were_drawn_from():
@@ -82,30 +73,14 @@ def test_the_rule_gets_the_distribution_that_the_children_were_drawn_from():
 
 
 def test_a_row_draws_by_its_key_and_position_alone():
-    rng = np.random.default_rng(0)
-    scores = jnp.asarray(rng.normal(size=(3, 6, VOCAB)), jnp.float32)
-    tree = jax.tree.map(lambda leaf: jnp.repeat(leaf, 3, axis=0), TREE)
-    keys = samplings.row_keys(jax.random.key(0), jnp.arange(3))
-    settings = Sampling(*(jnp.full(3, value) for value in (1.0, 0, 1.0, 0.0)))
-    positions = jnp.array([3, 9, 27])
-    together = verdict_of(
-        rules.deterministic_proposal, tree, scores,
-        Frame(jnp.zeros(3, int), positions, keys, settings, jnp.zeros(3, bool)),
-    )  # fmt: skip
+    rows = rounds.Rows(3)
+    scores = np.random.default_rng(0).normal(size=(3, 6, VOCAB)).astype(np.float32)
+    trees = jax.tree.map(lambda leaf: jnp.repeat(leaf, 3, axis=0), TREE)
+    whole = trees, jnp.asarray(scores), rows.frame(rows.settings(1))
+    together = verdict_of(rules.deterministic_proposal, *whole)
     for row in range(3):
-        pick = slice(row, row + 1)
-        alone = verdict_of(
-            rules.deterministic_proposal,
-            TREE,
-            scores[pick],
-            Frame(
-                jnp.zeros(1, int),
-                positions[pick],
-                keys[pick],
-                jax.tree.map(lambda leaf, pick=pick: leaf[pick], settings),
-                jnp.zeros(1, bool),
-            ),
-        )
+        part = jax.tree.map(lambda leaf, row=row: leaf[row : row + 1], whole)
+        alone = verdict_of(rules.deterministic_proposal, *part)
         assert alone.path[0].tolist() == together.path[row].tolist()
         assert alone.bonus[0] == together.bonus[row]
 

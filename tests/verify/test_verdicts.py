@@ -179,41 +179,6 @@ def test_a_node_without_a_distribution_has_nothing_below_it(case):
     assert not ended.failed.any() and (ended.path_lengths == 1).all()
 
 
-@every
-def test_a_row_is_verified_independently_of_its_neighbours(case):
-    tree, logits, _ = case.drafts(4)
-    whole = tree, logits, ROWS.frame()
-    order = np.random.default_rng(4).permutation(BATCH)
-    shuffled = case.verdict(*jax.tree.map(lambda leaf: leaf[order], whole))
-    straight = case.verdict(*whole)
-    for a, b in zip(jax.tree.leaves(shuffled), jax.tree.leaves(straight), strict=True):
-        np.testing.assert_array_equal(a, b[order])
-
-
-def test_no_coin_is_tossed_twice():
-    """A round tests tokens behind the last that it keeps, and there the next round begins."""
-    tree, *_ = of_chains(0)
-    even = np.full(VOCAB, 1 / VOCAB, np.float32)
-    double = np.where(np.arange(VOCAB) == 0, 2, (VOCAB - 2) / (VOCAB - 1)).astype(np.float32)
-
-    def kept(place, position):
-        """Returns whether the token there is kept: with 1/2, as all before it are for certain."""
-        q = np.tile(even, (BATCH, 6, 1))
-        q[:, IDS[place - 1]] = double / VOCAB
-        valid = np.tile(np.arange(6) <= IDS[place], (BATCH, 1))
-        zeros = tree.replace(tokens=tree.tokens * 0, valid=valid, q=q, q_row=None)
-        frame = ROWS.frame(ROWS.settings(1))
-        frame = frame.replace(positions=frame.positions + position)
-        logits = np.zeros((BATCH, 6, VOCAB), np.float32)
-        found = CASES["block"].verdict(zeros, logits, frame)
-        return np.asarray(found.path_lengths) == place + 1
-
-    first, second = kept(2, position=0), kept(1, position=1)
-    # Five standard deviations of BATCH fair uniforms are 1/4.
-    for heads in (first, second, first == second):
-        assert abs(heads.mean() - 1 / 2) < 1 / 4
-
-
 def test_unverifiable_trees_are_refused():
     (chain, *_), (tree, *_) = of_chains(0), of_trees(0)
 
