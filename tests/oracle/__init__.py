@@ -42,8 +42,8 @@ from .control import (
     presence_penalty,
     repetition_penalty,
 )
-from .greedy import greedy, truncate
-from .lookahead import lookahead, lookahead_insert
+from .greedy import greedy
+from .lookahead import lookahead
 from .prompt_lookup import prompt_lookup
 from .proposals import draws_iid, draws_swor, list_bound, optimal_acceptance
 from .rest import longest_match, rest
