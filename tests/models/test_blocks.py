@@ -13,7 +13,6 @@ import quick
 import refusals
 import tiny
 import tiny_gguf
-from oracle import superblocks
 
 import jspec
 from jspec._xla import backend, native
@@ -69,17 +68,6 @@ def test_products_are_those_of_the_weights_that_the_bytes_say(kind, outputs, inp
     other[:, 209 if kind == "q6_k" else 1] ^= 4
     held = blocks.Blocks(jnp.asarray(other), kind, jnp.float32)
     assert np.abs(linear.multiply(x, held) - wanted).max() > bound
-
-
-@pytest.mark.parametrize("kind", blocks.FROM_FILES)
-def test_blocks_of_256_are_those_of_their_description(kind):
-    draw = np.random.default_rng(1)
-    packed = draw.integers(0, 256, (40, blocks.SIZES[kind]), np.uint8)
-    for at in tiny_gguf.SCALES[gguf.GGMLQuantizationType[kind.upper()]]:
-        halves = (draw.normal(size=40) * 10.0 ** draw.integers(-6, 2, 40)).astype(np.float16)
-        packed[:, at : at + 2] = halves[:, None].view(np.uint8)
-    wanted = np.array([getattr(superblocks, kind)(block.tobytes()) for block in packed])
-    np.testing.assert_array_equal(blocks.dequantised(packed, kind), wanted.astype(np.float32))
 
 
 def in_tiles(kind):

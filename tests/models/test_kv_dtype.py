@@ -118,15 +118,6 @@ def test_drafted_tokens_are_those_of_plain_decoding(name, sampled, plain):
     np.testing.assert_array_equal(found.tokens, plain(sampled).tokens)
 
 
-@pytest.mark.slow
-def test_and_in_float8_too(plain):
-    model = WIDE.clone(kv_dtype="float8_e4m3fn")
-    wanted = _run(jspec.Autoregressive(), None, True, model).tokens
-    found = _run(*DRAFTERS["recycling"], True, model)
-    np.testing.assert_array_equal(found.tokens, wanted)
-    assert (wanted != plain(True).tokens).any(), "a model of its own"
-
-
 def test_it_is_a_model_of_its_own(plain):
     assert (_run(jspec.Autoregressive(), None, True, WIDE).tokens != plain(True).tokens).any()
 

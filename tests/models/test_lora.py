@@ -90,43 +90,6 @@ def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
         assert abs(found[row] - apart[row]).max() > 0.1, "another adapter says something else"
 
 
-RECYCLING = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
-SUFFIX = jspec.Suffix(num_speculative_tokens=4, capacity=64)
-FIXED = dict(drafter=RECYCLING)
-CHOSEN = dict(
-    drafter=jspec.merge(RECYCLING, SUFFIX, num_speculative_tokens=6),
-    policy=jspec.Adaptive((0, 2, 6)),
-    policy_params=jspec.CostCurve.of({1: 1.0, 21: 1.1}),
-)
-
-
-@pytest.mark.parametrize(
-    ("adapted", "sampling", "drafting"),
-    [
-        pytest.param(True, jspec.Sampling(0.8), FIXED, id="scanned-drawn"),
-        pytest.param(False, jspec.Sampling(0.8), CHOSEN, marks=pytest.mark.slow, id="drawn"),
-        pytest.param(False, None, FIXED, marks=pytest.mark.slow, id="greedy"),
-        pytest.param(True, None, CHOSEN, marks=pytest.mark.slow, id="scanned-greedy"),
-    ],
-    indirect=["adapted"],
-)
-def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(
-    adapted, alone, sampling, drafting
-):
-    asked = dict(max_new_tokens=24, sampling=sampling, key=3)
-    found = jspec.decode(
-        adapted.model, adapted.model.choose(adapted.params, ["two", None, "one"]), tiny.PROMPTS,
-        LENGTHS, **drafting, **asked,
-    )  # fmt: skip
-    plain = []
-    for row, number in enumerate((2, 0, 1)):
-        own = alone[number]
-        want = jspec.decode(own.model, own.params, tiny.PROMPTS, LENGTHS, **asked)
-        np.testing.assert_array_equal(found.tokens[row], want.tokens[row])
-        plain.append(want.tokens)
-    assert (plain[0] != plain[1]).any() and (plain[1] != plain[2]).any()
-
-
 def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, alone):
     from jspec.request import Request
     from jspec.serve.device import EngineDevice

@@ -7,7 +7,6 @@ import pytest
 import tiny
 
 import jspec
-from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.testing import PrefixLM
 from jspec.tree.sanitize import sanitize
@@ -16,7 +15,6 @@ from jspec.types import Frame, PolicyFeedback, Tree
 MODEL = PrefixLM()
 PARAMS = MODEL.init()
 BATCH = len(tiny.PROMPTS)
-CHAIN = trees.chain(4)
 OTHER_TEXT = "the draft read another text"
 
 
@@ -205,67 +203,6 @@ def test_what_is_learnt_is_that_of_loops():
     assert unknown > 20 and len(kinds) > 2
     with pytest.raises(AssertionError):
         np.testing.assert_allclose(state.accepted, promised, rtol=1e-4)
-
-
-def outcome(tree, choice, tokens):
-    """Returns what the policy is told of a round that emitted these tokens, one row."""
-    emitted = np.zeros((1, tree.depth + 1), np.int32)
-    emitted[0, : len(tokens)] = tokens
-    counts = jnp.array([len(tokens)], jnp.int32)
-    return PolicyFeedback(tree, choice, jnp.asarray(emitted), counts)
-
-
-@pytest.mark.parametrize(("rate", "values"), [(0.9, True), (0.1, False)])
-def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
-    """Each further token of a chain is right at a rate that the drafter does not know."""
-    rng, depth = np.random.default_rng(3), 3
-    chain = trees.chain(depth).fill(jnp.array([[7, 1, 2, 3]]))
-    chain = chain.replace(value=jnp.array([[1.0, 0.6, 0.36, 0.2]]) if values else None)
-    policy, costs = jspec.Adaptive((0, depth)), jspec.CostCurve.of({1: 1.0, 4: 1.0})
-    choose, update = jax.jit(policy.choose), jax.jit(policy.update)
-    state, expected, emitted = policy.init(1, 64, None), [], []
-    for _ in range(500):
-        choice = choose(costs, state, chain, frame_of(1))
-        expected.append(float(choice.expected_tokens[-1]))
-        right = int(np.cumprod(rng.random(depth) < rate).sum())
-        emitted.append(1 + right)
-        tokens = [*[1, 2, 3][:right], 9]
-        state = update(costs, state, outcome(chain, choice, tokens))
-    assert np.mean(expected[250:]) == pytest.approx(np.mean(emitted[250:]), rel=0.07)
-
-
-def scripted(num_tokens, accepts, batch=1):
-    endless = PrefixLM(context=None)
-    prompt = np.array([[1, 2, 3]] * batch)
-    text = jspec.decode(endless, PARAMS, prompt, max_new_tokens=num_tokens).tokens
-    return endless, prompt, jspec.Script(text, jnp.array(accepts))
-
-
-@pytest.mark.slow
-def test_a_drafter_that_is_wrong_is_left_out_and_taken_up_again():
-    """Nothing is verified meanwhile: what would have been right is seen all the same."""
-    model, prompt, wrong = scripted(260, [0])
-    policy, costs = jspec.Adaptive((0, 2, 4)), costs_of(1, {0: 1.0, 2: 1.3, 4: 1.6})
-    drafting = dict(drafter=jspec.Scripted(23, CHAIN), policy=policy, policy_params=costs)
-    state = jspec.prefill(
-        model, PARAMS, prompt, **drafting, drafter_params=wrong, max_new_tokens=260
-    )
-
-    def widths(script, count):
-        nonlocal state
-        found = []
-        for _ in range(count):
-            before = np.asarray(state.stats.width_histogram[0])
-            state = jspec.step(model, PARAMS, state, **drafting, drafter_params=script)
-            changed = np.asarray(state.stats.width_histogram[0]) - before
-            found.append(policy.widths[int(changed.argmax())])
-        return found
-
-    first = widths(wrong, 60)
-    assert first[0] > 0 and first[-10:] == [0] * 10, first
-    again = widths(wrong.replace(accepts=jnp.array([4])), 35)
-    assert again[0] == 0 and again[-5:] == [4] * 5, again
-    assert int(state.stats.num_accepted_tokens[0]) > 20
 
 
 def test_misfits_are_refused_in_one_sentence():

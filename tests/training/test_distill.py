@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import refusals
-import tiny
 from tokenizers import Tokenizer
 
-import jspec
 from jspec.training import corpus, distill
 
 TEXTS = {
@@ -52,22 +50,6 @@ def test_prompts_are_beginnings_and_later_pieces_of_the_documents():
     assert share == pytest.approx(0.75, abs=0.1)
     share = np.mean([start.temperature == 0 for start in found])
     assert share == pytest.approx(0.75, abs=0.1)
-
-
-@pytest.mark.slow
-def test_rows_are_what_decode_gives_alone():
-    model = tiny.model()
-    params = tiny.params(model)
-    asked = [distill.RowStart(3, "a", [1, 2, 3], 0.0), distill.RowStart(4, "a", [4, 5], 1.0)]
-    eos = (7,)
-    together = distill.write(model, params, eos, asked, RECIPE, 3)
-    for start, (tokens, finish) in zip(asked, together, strict=True):
-        alone = jspec.decode(
-            model, params, [start.prompt], max_new_tokens=6, key=0, row_ids=[start.row],
-            sampling=jspec.Sampling(start.temperature), stopping=jspec.Stopping(eos=eos),
-        )  # fmt: skip
-        assert tokens == [*start.prompt, *alone.tokens[0, : alone.lengths[0]].tolist()]
-        assert finish == ("stop" if tokens[-1] == 7 else "length")
 
 
 def naive(tokens):

@@ -87,33 +87,6 @@ def plain():
     return np.asarray(jspec.decode(MODEL, WEIGHTS, PROMPT, max_new_tokens=4).tokens)
 
 
-@pytest.mark.slow
-def test_a_draft_model_serves_whatever_text_fits_its_context(plain):
-    """3 + 4 tokens; what the engine makes room for is rounded up, and no text."""
-    result = decode(jspec.SpeculativeDecoding(tables.Table(SIZE, context=7), 3))
-    np.testing.assert_array_equal(result.tokens, plain)
-    # Its last levels would be beyond the context.
-    assert result.stats.num_rounds.max() < 4
-    short = jspec.SpeculativeDecoding(tables.Table(SIZE, context=5), 3)
-    np.testing.assert_array_equal(
-        decode(short, stopping=jspec.Stopping(max_tokens=[2, 1])).tokens[:, :1], plain[:, :1]
-    )
-
-
-@pytest.mark.slow
-def test_a_tree_may_be_deeper_than_the_text(plain):
-    np.testing.assert_array_equal(decode(jspec.SpeculativeDecoding(MODEL, 12)).tokens, plain)
-
-    @jax.jit
-    def run(prompt):  # no rounding: a cache of 2 slots
-        return jspec.decode(
-            MODEL, WEIGHTS, prompt, drafter=CHAIN, drafter_params=WEIGHTS, max_new_tokens=1
-        ).tokens
-
-    one = jspec.decode(MODEL, WEIGHTS, PROMPT[:, :1], max_new_tokens=1).tokens
-    np.testing.assert_array_equal(run(PROMPT[:, :1]), one)
-
-
 @pytest.mark.parametrize(
     ("method", "scheme", "settings"),
     [
