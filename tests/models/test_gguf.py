@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import struct
 import sys
 from pathlib import Path
 
@@ -209,6 +210,7 @@ def patch(old: bytes, new: bytes):
     return lambda file: file.write_bytes(file.read_bytes().replace(old, new))
 
 
+DEEP = struct.pack("<Q", 1) + b"a" + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000
 BROKEN = {
     "empty": (cut(0), "does not begin with GGUF; name a GGUF file"),
     "another format": (lambda f: f.write_bytes(b"PK" * 100), "does not begin with GGUF"),
@@ -246,6 +248,14 @@ BROKEN = {
     "merges": (rewrite(tokenizer__ggml__merges=["x yz"]), "is not a tokenizer .*download it again"),
     "kinds": (rewrite(tokenizer__ggml__token_type=[1, 1]), r"\d+ tokens and 2 kinds"),
     "scores": (rewrite(tokenizer__ggml__model="llama"), r"\d+ tokens and 0 scores"),
+    "template": (rewrite(tokenizer__chat_template=5), "chat_template = 5; it has to be a text"),
+    "parts": (rewrite(split__count="two"), "is one of 'two' parts"),
+    "words": (rewrite(tokenizer__ggml__tokens=5), "tokens = 5; it has to be a list of str"),
+    "types": (rewrite(tokenizer__ggml__token_type=5), "type = 5; it has to be a list of int"),
+    "end": (rewrite(tokenizer__ggml__eos_token_id=[1]), "it has to be a token id"),
+    "blocks": (rewrite(llama__block_count=2**32 - 1), "= 4294967295; it has to be at most 8192"),
+    "nested": (lambda f: f.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + DEEP),
+               "nested more than 8 deep"),
 }  # fmt: skip
 
 

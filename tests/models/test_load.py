@@ -251,6 +251,11 @@ BROKEN = [
     (lambda f: (f / "config.json").unlink(), "has no config.json; name a folder"),
     (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
     (lambda f: (f / "config.json").write_text("[]"), "has to be a JSON object"),
+    (lambda f: (f / "config.json").write_text("[" * 10**5), "as JSON .nested too deep.*; restore"),
+    (lambda f: (f / "generation_config.json").write_text('{"a":' * 10**5), "nested too deep"),
+    *((lambda f, count=count: edit(f, num_hidden_layers=count),
+       f"num_hidden_layers = {count}; it has to be at most 8192")
+      for count in (10**6, 10**12, 10**30)),
     (lambda f: edit(f, architectures=["MambaForCausalLM"]),
      "'MambaForCausalLM'; supported: LlamaForCausalLM, .*GPT2LMHeadModel"),
     (lambda f: edit(f, architectures=["LlamaForSequenceClassification"]),
@@ -284,6 +289,9 @@ BROKEN = [
      "layers.0.mlp.up_proj.weight in .* holds numbers that are not finite; download"),
     (lambda f: (shard(f), (f / "model-1.safetensors").unlink()),
      "lacks 1 of the files that its .*, the first being model-1.safetensors"),
+    (lambda f: ((f / WEIGHTS).unlink(),
+                (f / shards.INDEX).write_text('{"weight_map": {"a": "' + "x" * 5000 + '"}}')),
+     "lacks 1 of the files"),
     (lambda f: (shard(f), save_file({}, f / "model-1.safetensors")),
      r"lacks \d+ of the tensors that its .*, which is not in model-1.safetensors"),
     (lambda f: (f / "tokenizer.json").unlink(),
@@ -318,7 +326,7 @@ def test_numbers_that_a_dtype_has_no_room_for_are_refused(folder):
 
 
 def test_unknown_dtypes_and_paths_that_are_not_there_are_refused(folder):
-    for dtype in ("float31", "int32", object):
+    for dtype in ("float31", "int32", object, "\ud800", "f4,(", "x" * 10**5, [1]):
         with pytest.raises(ValueError, match="is unknown; use one of float32, bfloat16"):
             jspec.models.load(folder, dtype=dtype)
     for name in ("/no/such/folder", "./here", "a/b/c", "~/nowhere/model"):
