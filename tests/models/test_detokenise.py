@@ -1,16 +1,12 @@
 import random
-from pathlib import Path
 
 import pytest
 import tiny
-import tiny_gguf
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from jspec.cli.trace.token_text import strings
 from jspec.models.detokenise import Detokeniser
 from jspec.models.gguf import vocabulary
-from jspec.models.gguf.header import Header
-from jspec.models.huggingface.config_json import Settings
 from jspec.processors import grammar
 from jspec.processors.grammar.spelling import Vocabulary
 from jspec.serve.answers import Spelling
@@ -83,12 +79,6 @@ def saved_again() -> Tokenizer:
     return tokenizer
 
 
-def without_decoder() -> Tokenizer:
-    tokenizer = byte_level()
-    tokenizer.decoder = None
-    return tokenizer
-
-
 def gemma() -> Tokenizer:
     """Runs of spaces are added words there, written as in the vocabulary."""
     tokenizer = byte_fallback()
@@ -117,16 +107,7 @@ def deepseek() -> Tokenizer:
     return tokenizer
 
 
-def of_gguf() -> Tokenizer:
-    named = tiny_gguf.vocabulary(tiny_gguf.words(), "qwen2").items()
-    fields = {f"tokenizer.ggml.{name}": value for name, value in named}
-    header = Header(Path("m.gguf"), Settings(fields, "m.gguf"), {})
-    made = vocabulary.tokenizer(header)
-    made.add_tokens(["đem"])
-    return made
-
-
-BYTES = [byte_level, added_words, saved_again, without_decoder, deepseek, of_gguf]
+BYTES = [byte_level, added_words, saved_again, deepseek]
 PIECES = [byte_fallback, metaspace, gemma, unigram]
 VOCABULARIES = [*BYTES, *PIECES, word_pieces, word_ends]
 
@@ -201,7 +182,7 @@ def test_every_token_has_one_spelling(make):
         assert labels[token] in (text, {"bytes": written.hex(" ").upper()})
         if make in BYTES and token in words:
             assert text == words[token]
-        elif make not in (saved_again, without_decoder, word_ends) and BROKEN not in text:
+        elif make not in (saved_again, word_ends) and BROKEN not in text:
             assert tokenizer.decode([anchor, token]) == tokenizer.decode([anchor]) + text
 
 

@@ -1,6 +1,5 @@
 """Published block heads, written small in each layout, against the oracle's forward."""
 
-import json
 from functools import partial
 
 import jax
@@ -20,8 +19,8 @@ from published_heads import (
     check_saving,
     other,
     without,
+    write,
 )  # fmt: skip
-from safetensors.numpy import save_file
 
 import jspec
 import jspec.models
@@ -126,19 +125,6 @@ LAYOUTS = {
         (1, False, (2, 4)),
     ),
 }
-
-
-def write(folder, tensors, config):
-    """The folder of a head, its tensors in two shards and in no order."""
-    folder.mkdir(exist_ok=True)
-    names = np.random.default_rng(1).permutation(sorted(tensors)).tolist()
-    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-    for file, part in shards.items():
-        save_file({name: np.ascontiguousarray(tensors[name]) for name in part}, folder / file)
-    index = {name: file for file, part in shards.items() for name in part}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
 
 
 def as_the_oracle_reads(tensors, first_slot, causal):

@@ -177,32 +177,3 @@ def test_the_convolution_of_a_path(shape):
         held = recurrence.commit(state, updates, behind, jnp.full(2, len(path) - 1)).window
         alone = run(inputs[:, :, node : node + 1], kernel, held, np.ones((2, 1, 1), bool))
         np.testing.assert_array_equal(bits(alone[:, :, 0]), bits(found[:, :, node]))
-
-
-@pytest.mark.slow
-def test_transformations_of_jax():
-    """Gradients are those of the products; mapped and exported programs run."""
-    nodes, states = tree_of((2, 4, 6, 5), PARENTS, True)
-    given = (*nodes[:3], jnp.log(nodes[3]), nodes[4])
-    seen = jnp.broadcast_to(ancestors(PARENTS), (2, 12, 12))
-
-    def read(v, states):
-        own = (*given[:2], v, *given[3:])
-        mixed, _ = recurrence.recur(*own, states, seen, jnp.zeros((2, 2, 12, 1)))
-        return mixed
-
-    def squared(v, states):
-        return jnp.square(read(v, states)).sum()
-
-    run = jax.jit(jax.grad(squared, (0, 1)))
-    found = run(nodes[2], states)
-    with native.disabled():
-        wanted = run(nodes[2], states)
-    for one, two in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-4)
-    both = jnp.stack([states, 2 * states])
-    mapped, _ = jax.jit(jax.vmap(native.recur, in_axes=(*[None] * 5, 0, None)))(*nodes, both, seen)
-    np.testing.assert_array_equal(bits(mapped[1]), bits(recur(*nodes, both[1], seen)[0]))
-    assert "jspec_recur" in jax.jit(read).lower(nodes[2], states).as_text()
-    text = jax.export.export(jax.jit(read))(nodes[2], states).mlir_module()
-    assert "jspec_recur" not in text
