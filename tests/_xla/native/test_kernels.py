@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from ancestry import ancestors
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jspec import memory, sampling
 from jspec._xla import native
@@ -353,12 +354,66 @@ def test_transformations_of_jax():
 def test_a_jitted_program_calls_the_kernel_and_an_exported_one_does_not():
     x, weights = jnp.ones((3, 8)), jnp.ones((5, 8))
     run = jax.jit(linear.product)
-    assert "jspec_product" in run.lower(x, weights).as_text()
-    text = jax.export.export(run)(x, weights).mlir_module()
-    assert "jspec_product" not in text and "dot_general" in text
-    for platform in ("tpu", "cuda"):
-        text = jax.export.export(run, platforms=[platform])(x, weights).mlir_module()
-        assert "jspec_product" not in text
+    assert called(run, x, weights)
+    for platforms in (None, ["tpu"], ["cuda"]):
+        text = jax.export.export(run, platforms=platforms)(x, weights).mlir_module()
+        assert "jspec_product" not in text and "dot_general" in text
+
+
+X, WEIGHTS = (
+    np.random.default_rng(0).normal(size=size).astype(np.float32) for size in ((8, 3, 40), (8, 40))
+)
+ROWS, WHOLE = PartitionSpec("data"), PartitionSpec()
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return np.stack([linear.product(x, WEIGHTS) for x in X])
+
+
+def called(run, *arguments):
+    """True if a program calls the kernel."""
+    return "jspec_product" in run.lower(*arguments).as_text()
+
+
+def mesh_of(kind=AxisType.Auto):
+    if jax.device_count() < 8:
+        pytest.skip("needs eight devices")
+    return jax.make_mesh((8,), ("data",), axis_types=(kind,))
+
+
+@there
+def test_each_device_of_a_pmap_and_of_a_shard_map_calls_the_kernel(alone):
+    spread = jax.pmap(linear.product, in_axes=(0, None))
+    mapped = jax.jit(
+        jax.shard_map(linear.product, mesh=mesh_of(), in_specs=(ROWS, WHOLE), out_specs=ROWS)
+    )
+    for run in (spread, mapped):
+        np.testing.assert_array_equal(run(X, WEIGHTS), alone)
+        assert called(run, X, WEIGHTS)
+
+
+@there
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("spec", [ROWS, WHOLE])
+def test_on_a_mesh_it_is_xlas_which_splits_it(kind, spec, alone):
+    """Rows that are split, and weights that are."""
+    mesh = mesh_of(kind)
+    x = jax.device_put(X, NamedSharding(mesh, spec))
+    weights = jax.device_put(WEIGHTS, NamedSharding(mesh, WHOLE if spec == ROWS else ROWS))
+    run = jax.jit(linear.product)
+    np.testing.assert_allclose(run(x, weights), alone, atol=1e-5)
+    assert not called(run, x, weights)
+
+
+@there
+def test_a_loop_and_a_program_compiled_ahead_call_it(alone):
+    def over(x, weights):
+        return jax.lax.scan(lambda _, row: (None, linear.product(row, weights)), None, x)[1]
+
+    run = jax.jit(over)
+    assert called(run, X, WEIGHTS)
+    np.testing.assert_array_equal(run.lower(X, WEIGHTS).compile()(X, WEIGHTS), alone)
 
 
 @pytest.fixture

@@ -54,6 +54,10 @@ MAKE = [
     # By the sizes of subtrees: what was drawn below a child would say when it is judged.
     (lambda: jspec.DySpec(MODEL, beam=4, order=trees.heavy_paths, **RECURSIVE),
      "and the scheme's rule goes by the order in which they were drawn; take jspec.tree."),
+    # Both would let what was drawn decide what is there: biased by tens of standard deviations.
+    (lambda: jspec.DySpec(MODEL, beam=4, scheme=schemes.K_SEQ), "K-SEQ accepts by how many"),
+    *((lambda scheme=scheme: jspec.DySpec(MODEL, beam=4, scheme=scheme, min_gain=0.1),
+       "min_gain is 0.1") for scheme in (schemes.RECURSIVE, schemes.MULTI_ROUND)),
     *((lambda bad=bad: jspec.SpecTr(MODEL, sampling=jspec.Sampling(**bad)),
        "the drafter's sampling: .*; pass") for bad in SETTINGS),
     (lambda: jspec.CoupledTree.published(MODEL), "CoupledTree is jspec's own and has no pub"),

@@ -27,19 +27,6 @@ def test_the_remaining_mass_is_rounded_without_the_draw(first):
     assert (remaining_mass(probabilities)[:, 1] == 1 - first).all()
 
 
-@pytest.mark.parametrize(
-    ("message", "settings"),
-    [
-        ("K-SEQ accepts by how many", dict(scheme=schemes.K_SEQ)),
-        ("min_gain is 0.1", dict(scheme=schemes.RECURSIVE, min_gain=0.1)),
-        ("min_gain is 0.1", dict(scheme=schemes.MULTI_ROUND, min_gain=0.1)),
-    ],
-)
-def test_growing_trees_refuse_what_would_be_biased(message, settings):
-    with pytest.raises(ValueError, match=message):
-        jspec.DySpec(MODEL, num_speculative_tokens=4, max_depth=2, beam=2, **settings)
-
-
 def test_growth_may_stop_under_the_coupled_rule():
     """Whatever the way of drawing."""
     for scheme in (schemes.COUPLED, schemes.GUMBEL_LIST):
