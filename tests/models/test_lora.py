@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 import jspec
 from jspec import models
 from jspec.models.export import save_hf
+from jspec.models.fingerprint import fingerprint
 
 ATTENTION = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj")
 MLP = ("mlp.gate_proj", "mlp.down_proj")
@@ -79,6 +80,8 @@ def adapted(folder, request):
 def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
     tokens = np.random.default_rng(0).integers(0, tiny.VOCAB, (4, 9))
     ids = [2, 0, 1, 2]
+    # By which drafters of the base are found for its adapters.
+    assert fingerprint(adapted.params) == fingerprint(alone[0].params)
     params = adapted.model.choose(adapted.params, ids)
     found = tiny.forward(adapted.model, params, tokens).logits
     for row, number in enumerate(ids):
@@ -115,12 +118,6 @@ def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, a
     assert answers([1, 0]) == [wanted[1], wanted[0]]
     with jspec.no_recompile():
         assert answers([0, 2]) == [wanted[0], wanted[2]]
-
-
-def test_drafters_of_the_base_are_found_for_its_adapters(adapted, alone):
-    from jspec.models.fingerprint import fingerprint
-
-    assert fingerprint(adapted.params) == fingerprint(alone[0].params)
 
 
 def test_names_and_numbers_of_adapters_are_checked(adapted):

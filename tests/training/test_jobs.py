@@ -82,7 +82,12 @@ def test_settings_are_of_their_kind():
     assert jobs.override(job, {"learning_rate": 1, "window": 5}).shape == {"window": 5}
 
 
-def test_a_linear_schedule_falls_by_the_same_amount_in_each_step():
+def test_learning_rates_warm_up_stay_and_fall():
+    recipe = Recipe(steps=100, learning_rate=1.0, warmup=10, cooldown=0.5, floor=0.1)
+    rates = np.array([learning_rate(recipe, step) for step in range(101)])
+    assert 0 < rates[0] < rates[5] < 1 and math.isclose(rates[100], 0.1, rel_tol=1e-6)
+    np.testing.assert_array_equal(rates[10:56], 1.0)
+    assert (np.diff(rates[56:]) < 0).all()
     recipe = Recipe(steps=10, learning_rate=3e-5, warmup=0, floor=0.0, schedule="linear")
     rates = np.array([learning_rate(recipe, step) for step in range(11)])
     np.testing.assert_allclose(rates, 3e-5 * np.arange(10, -1, -1) / 10, rtol=1e-5, atol=1e-12)
