@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from ancestry import ancestors
 
 import jspec
 from jspec import memory
 from jspec._xla import native
 from jspec.models import attention
 from jspec.models.attention import Cached, Past, attend
+from jspec.testing.model_subject import above
 
 # The root, two children, a child of each, and a grandchild: 0 -> 1 -> 3 -> 5, 0 -> 2 -> 4.
 PARENTS = np.array([-1, 0, 0, 1, 2, 3])
@@ -39,7 +39,7 @@ def test_a_nan_node_affects_only_its_descendants(earlier):
     q = draw.normal(size=(1, size - earlier, 4, 8)).astype(np.float32)
     k, v = draw.normal(size=(2, 1, 2, size, 8)).astype(np.float32)
     past = draw.normal(size=(2, 1, 2, cached, 8)).astype(np.float32)
-    mask = ancestors(PARENTS)[None, earlier:]
+    mask = above(PARENTS)[None, earlier:]
 
     attended = jax.jit(run_behind if behind else attend)
 
@@ -54,7 +54,7 @@ def test_a_nan_node_affects_only_its_descendants(earlier):
         return np.asarray(attended(q, k[:, :, earlier:], v[:, :, earlier:], mask, held))[0]
 
     clean = run(k, v)
-    below = ancestors(PARENTS)[earlier:, 1]
+    below = above(PARENTS)[earlier:, 1]
     for part, value in itertools.product(("keys", "values"), (np.nan, np.inf, -np.inf)):
         bad = {"keys": k.copy(), "values": v.copy()}
         bad[part][0, :, 1] = value
@@ -88,7 +88,7 @@ def test_scale_cap_window_and_sinks_are_those_of_one_long_softmax(earlier, windo
     q = draw.normal(size=(2, size, 4, 8)).astype(np.float32)
     k, v = draw.normal(size=(2, 2, 2, size, 8)).astype(np.float32)
     keys, values = draw.normal(size=(2, 2, 2, 5, 8)).astype(np.float32)
-    tree = ancestors(PARENTS)
+    tree = above(PARENTS)
     depths = tree.sum(-1) - 1
     mask = np.broadcast_to(tree, (2, size, size))[:, earlier:]
     positions = lengths[:, None] + depths

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ancestry import ancestors
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
@@ -14,6 +13,7 @@ from jspec._xla import native
 from jspec.models import BatchInvariant, attention
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, Triton, kernel, visits
+from jspec.testing.model_subject import above
 
 TRITON = BlockAttention(
     nodes=Triton(16, 32, interpret=True), past=Triton(32, 32, num_splits=2, interpret=True)
@@ -26,7 +26,7 @@ ATTENTION = ("soft_cap", "window", "impl")
 
 def random_tree(size):
     draw = np.random.default_rng(7)
-    return ancestors([-1, *(int(draw.integers(node)) for node in range(1, size))])
+    return above([-1, *(int(draw.integers(node)) for node in range(1, size))])
 
 
 @pytest.fixture(scope="module")

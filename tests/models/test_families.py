@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tiny
-from ancestry import ancestors
 
 from jspec.memory import KVCache
 from jspec.models import checkpoint
+from jspec.testing.model_subject import above
 
 TOLERANCE = 1e-4
 SLOTS = 24
@@ -53,7 +53,7 @@ def tree_behind_a_cache(variant):
         stale(variant.model.init_memory(batch, SLOTS)), prompt.tentative, every, jnp.asarray(PAST),
     )  # fmt: skip
     nodes = np.random.default_rng(1).integers(0, variant.model.vocab_size, (batch, len(PARENTS)))
-    seen = ancestors(PARENTS)
+    seen = above(PARENTS)
     positions = jnp.asarray(PAST)[:, None] + seen.sum(-1) - 1
     mask = jnp.broadcast_to(seen, (batch, *seen.shape))
     return cache, (jnp.asarray(nodes, jnp.int32), positions, mask)

@@ -1,6 +1,5 @@
 """Keys and values in 8 bits: a tree's node has the bits of the same token in the memory."""
 
-import functools
 from functools import partial
 
 import jax
@@ -17,9 +16,6 @@ from jspec.models import checkpoint
 WIDE = tiny.model()
 MODEL = WIDE.clone(kv_dtype=jnp.int8)
 PARAMS = tiny.params(MODEL)
-SHARP = tiny.params(MODEL, scale=20.0)
-"""Weights that let rounding change tokens."""
-TREE = jspec.tree.branching([2, 1])
 
 
 HALF_A_STEP = {
@@ -86,40 +82,6 @@ def test_a_node_and_its_token_are_the_same_numbers():
     late = jax.tree.map(rounded, wide.tentative)
     off = np.abs(_behind(MODEL, prompt, late) - wide.logits[0, -1]).max()
     assert off > 1e-3
-
-
-DRAFTERS = {
-    "recycling": (jspec.TokenRecycling(tiny.VOCAB, TREE), None),
-    "draft": (
-        jspec.SpeculativeDecoding(tiny.draft().clone(kv_dtype=jnp.int8), 3),
-        tiny.params(tiny.draft()),
-    ),
-}
-
-
-@pytest.fixture(scope="module")
-def plain():
-    return functools.cache(lambda sampled: _run(jspec.Autoregressive(), None, sampled))
-
-
-def _run(drafter, params, sampled, model=MODEL):
-    how = dict(sampling=jspec.Sampling(1.0), key=jax.random.key(3)) if sampled else {}
-    return jspec.decode(
-        model, SHARP, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=params,
-        max_new_tokens=40, **how,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "sampled"), [("recycling", True), pytest.param("draft", False, marks=pytest.mark.slow)]
-)
-def test_drafted_tokens_are_those_of_plain_decoding(name, sampled, plain):
-    found = _run(*DRAFTERS[name], sampled)
-    np.testing.assert_array_equal(found.tokens, plain(sampled).tokens)
-
-
-def test_it_is_a_model_of_its_own(plain):
-    assert (_run(jspec.Autoregressive(), None, True, WIDE).tokens != plain(True).tokens).any()
 
 
 def test_unsupported_models_are_refused_in_one_sentence(fixtures):

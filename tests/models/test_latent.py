@@ -12,7 +12,6 @@ import pytest
 import quick
 import refusals
 import tiny
-from ancestry import ancestors
 from safetensors.numpy import load_file, save_file
 
 import jspec
@@ -22,6 +21,7 @@ from jspec._xla import native
 from jspec.models import LatentAttention, Layer, LlamaConfig, Rope, attention
 from jspec.models.hybrid import HybridMemory
 from jspec.models.llama import Block
+from jspec.testing.model_subject import above
 
 SIZES = LatentAttention(rank=6, query_rank=7, plain_dim=5, rotary_dim=4, value_dim=3)
 HEADS, WIDTH, ROPE = 3, 8, Rope(theta=100.0, interleaved=True)
@@ -98,7 +98,7 @@ def test_a_tree_of_latents_is_attended_as_the_paper_says(query_rank, window):
     block = Attention(shape, jnp.float32, jnp.float32, layer=Layer(ROPE, window))
     draw = np.random.default_rng(0)
     states = draw.normal(size=(1, COMMITTED + len(PARENTS), WIDTH)).astype(np.float32)
-    seen = ancestors(PARENTS)
+    seen = above(PARENTS)
     nothing = attention.Past(None, None)
     first = np.arange(COMMITTED)[None], np.tri(COMMITTED, dtype=bool)[None]
     read, rest = states[:, :COMMITTED], states[:, COMMITTED:]

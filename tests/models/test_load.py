@@ -111,12 +111,6 @@ def test_the_mask_token_of_a_parallel_draft_model(folder):
         jspec.models.load(folder)
 
 
-def test_shards_are_one_model(folder):
-    whole = jspec.models.load(folder)
-    shard(folder)
-    assert tiny.equal(whole.params, jspec.models.load(folder).params)
-
-
 def test_a_tensor_is_read_from_the_file_that_the_index_names(folder):
     """Whatever else is in the files, and in the folder."""
     whole, held = jspec.models.load(folder), load_file(folder / WEIGHTS)

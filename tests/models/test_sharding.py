@@ -33,17 +33,6 @@ def mesh() -> Mesh:
     return jax.make_mesh((2, 4), ("data", "model"), (AxisType.Auto, AxisType.Auto))
 
 
-def test_weights_are_loaded_onto_their_devices(mesh, fixtures):
-    folder = fixtures / "llama2"
-    params = jspec.models.load(folder, with_tokenizer=False, mesh=mesh).params["params"]
-    block = params["layers_0"]
-    assert params["embed"].sharding.spec == PartitionSpec("model", None)
-    assert params["embed"].addressable_shards[0].data.shape == (16, 16)
-    assert block["gate_up"]["weight"].addressable_shards[0].data.shape == (16, 16)
-    assert block["down"]["weight"].addressable_shards[0].data.shape == (16, 8)
-    assert block["mlp_norm"]["scale"].sharding.is_fully_replicated
-
-
 def test_a_checkpoint_is_restored_onto_its_devices(mesh, fixtures, tmp_path):
     model, params, _ = jspec.models.load(fixtures / "llama2", with_tokenizer=False)
     jspec.models.save(tmp_path / "model", model, params)

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ancestry import ancestors
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jspec import memory, sampling
 from jspec._xla import native
 from jspec._xla.native import library
 from jspec.models import attention, eight_bits, linear
+from jspec.testing.model_subject import above
 
 there = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
 PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 3, 5, 8, 0, 10])
@@ -267,7 +267,7 @@ def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
     q = normal(2, size, heads * group, dim)
     k, v = held(2, heads, size, dim), held(2, heads, size, dim)
     keys, values = held(2, heads, slots, dim), held(2, heads, slots, dim)
-    mask = ancestors(PARENTS)
+    mask = above(PARENTS)
     depths = mask.sum(-1) - 1
 
     @jax.jit
