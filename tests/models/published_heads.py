@@ -18,22 +18,13 @@ LAYERS = 6
 MODEL = tiny.model(num_layers=LAYERS)
 TARGET = jspec.models.Loaded(MODEL, tiny.params(MODEL), None, (), None)
 EMBED, HEAD = (np.array(TARGET.params["params"][name]) for name in ("embed", "head"))
-SHAPE = {
-    "vocab_size": tiny.VOCAB,
-    "hidden_size": MODEL.config.hidden_size,
-    "intermediate_size": 24,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 5000.0,
-}
+SHAPE = dict(
+    vocab_size=tiny.VOCAB, hidden_size=MODEL.config.hidden_size, intermediate_size=24,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5,
+    rope_theta=5000.0,
+)  # fmt: skip
 """Of a head's layers."""
-LLAMA = SHAPE | {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 1,
-}
+LLAMA = dict(architectures=["LlamaForCausalLM"], model_type="llama", num_hidden_layers=1) | SHAPE
 IDS = [0, 2, 3, 7, 8, 11, 15, 20, 22]
 """The tokens that a head scores, if these are not all."""
 

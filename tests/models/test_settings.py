@@ -9,15 +9,10 @@ from jspec.models.huggingface import families
 from jspec.models.huggingface.config_json import Settings
 from jspec.models.rope import frequencies
 
-LLAMA = {
-    "vocab_size": 64,
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": None,
-    "max_position_embeddings": 64,
-}
+LLAMA = dict(
+    vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=None, max_position_embeddings=64,
+)  # fmt: skip
 
 ABSENT = object()
 
