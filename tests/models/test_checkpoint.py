@@ -22,7 +22,7 @@ def loaded(fixtures):
 
 
 def test_the_folder_is_enough(loaded, fixtures, tmp_path):
-    for name in ("llama31", "opt_norms_behind_projected"):
+    for name in ("llama31", "opt_norms_behind_projected", "deepseek_v3", "qwen3_next"):
         before = jspec.models.load(fixtures / name, with_tokenizer=False)
         jspec.models.save(tmp_path / name, before.model, before.params)
         model, params = jspec.models.restore(tmp_path / name)

@@ -6,7 +6,6 @@ import numpy as np
 import tiny
 
 from jspec.memory import KVCache
-from jspec.models import checkpoint
 from jspec.testing.model_subject import above
 
 TOLERANCE = 1e-4
@@ -57,27 +56,6 @@ def tree_behind_a_cache(variant):
     positions = jnp.asarray(PAST)[:, None] + seen.sum(-1) - 1
     mask = jnp.broadcast_to(seen, (batch, *seen.shape))
     return cache, (jnp.asarray(nodes, jnp.int32), positions, mask)
-
-
-def same(one, other):
-    """Of each array of two memories, whether the rows' tokens are the same."""
-    live = [], []
-    for state, arrays in zip((one, other), live, strict=True):
-        each_cache(lambda cache, arrays=arrays: arrays.extend((*cache.keys, *cache.values)), state)
-    lengths = PAST + np.array([3, 2])
-    return [
-        all(
-            np.allclose(x[row, :, :length], y[row, :, :length], atol=TOLERANCE)
-            for row, length in enumerate(lengths)
-        )
-        for x, y in zip(*live, strict=True)
-    ]
-
-
-def test_the_table_of_weights_is_the_module(variant):
-    """Same tree, same shapes: what the module would create is what the loader builds."""
-    created = checkpoint.shapes(variant.model)
-    assert jax.tree.map(jnp.shape, variant.params) == jax.tree.map(jnp.shape, created)
 
 
 def stale(state):

@@ -21,7 +21,7 @@ from jspec.models import heads
 FIXTURES = Path(__file__).parent / "fixtures"
 NAMES = ("qwen3_next", "deepseek_v3", "glm4_moe")
 SLOW = ("glm4_moe", "qwen3_5", "qwen3_5_moe", "glm4_moe_lite")
-CHAIN, TREE = jspec.tree.branching([1, 1, 1]), jspec.tree.branching([3, 2, 1])
+CHAIN = jspec.tree.branching([1, 1, 1])
 
 
 def whole(folder, fixtures, name, **changes):

@@ -83,17 +83,14 @@ def test_a_loop_is_cut(period):
 
 def test_recipes_out_of_range_and_texts_without_tokens_are_refused():
     values = {"max_new_tokens": 6, "shortest": 2, "longest": 5}
-    refusals.check(
-        [
-            ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-            ({"shortest": 9}, "9 to 5 tokens do not exist"),
-            ({"temperatures": ((-1.0, 1.0),)}, "temperature -1 with share 1"),
-            ({"temperatures": ((1.0, 0.0),)}, "share 0"),
-            ({"temperatures": ()}, "no temperature"),
-            ({"seed": -1}, "seed is -1; pass an integer of at least 0"),
-        ],
-        lambda changes: distill.RowsRecipe(**values | changes),
-    )
+    refusals.check([
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"shortest": 9}, "9 to 5 tokens do not exist"),
+        ({"temperatures": ((-1.0, 1.0),)}, "temperature -1 with share 1"),
+        ({"temperatures": ((1.0, 0.0),)}, "share 0"),
+        ({"temperatures": ()}, "no temperature"),
+        ({"seed": -1}, "seed is -1; pass an integer of at least 0"),
+    ], lambda changes: distill.RowsRecipe(**values | changes))  # fmt: skip
     texts = {"pets": [" "]}, {"pets": 1}, str.split, distill.RowsRecipe(), 0, 1
     said = "a text of class pets has no tokens: ' '; leave it out"
     refusals.check([(texts, said)], lambda texts: list(distill.starts(*texts)))

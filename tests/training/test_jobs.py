@@ -40,45 +40,36 @@ def read_head(text, path):
 
 def test_a_file_that_is_not_a_recipe(tmp_path):
     path = tmp_path / "recipe.toml"
-    refusals.check(
-        [
-            (b"[draft", "is not TOML"),
-            (b"[draft]", "has no 'text'"),
-            (b"\xff\xfe", "is not UTF-8 text"),
-            (b"text = 3\n[draft]", "as its texts; write .*text"),
-            (b"[draft]\n[text]\npath = 'x'", "as its texts; write .*text"),
-            (b"draft = 3\n[[text]]", "draft = 3, which is not a table; write .draft"),
-            (b"[[text]]\nclass = 'c'\npath = 3", "path is 3; use a text"),
-            (b"[weights]\nc = 'much'\n[[text]]\nclass = 'c'\npath = 'x'", "c is 'much'; use a num"),
-            (b"[draft]\nlearning_rate = true\n[[text]]", "learning_rate is True; use a number"),
-        ],
-        lambda text: read_draft(text, path),
-    )
-    refusals.check(
-        [
-            (b"\xff\xfe", "is not UTF-8 text"),
-            (b"heads = 3", "heads = 3, which is not a table"),
-            (b"[heads]\neagle = 3", "eagle = 3, which is not a table"),
-        ],
-        lambda text: read_head(text, path),
-    )
+    refusals.check([
+        (b"[draft", "is not TOML"),
+        (b"[draft]", "has no 'text'"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"text = 3\n[draft]", "as its texts; write .*text"),
+        (b"[draft]\n[text]\npath = 'x'", "as its texts; write .*text"),
+        (b"draft = 3\n[[text]]", "draft = 3, which is not a table; write .draft"),
+        (b"[[text]]\nclass = 'c'\npath = 3", "path is 3; use a text"),
+        (b"[weights]\nc = 'much'\n[[text]]\nclass = 'c'\npath = 'x'", "c is 'much'; use a num"),
+        (b"[draft]\nlearning_rate = true\n[[text]]", "learning_rate is True; use a number"),
+    ], lambda text: read_draft(text, path))  # fmt: skip
+    refusals.check([
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"heads = 3", "heads = 3, which is not a table"),
+        (b"[heads]\neagle = 3", "eagle = 3, which is not a table"),
+    ], lambda text: read_head(text, path))  # fmt: skip
 
 
 def test_settings_are_of_their_kind():
     job = jobs.TrainingJob(Recipe(steps=3), shape={"window": 4})
-    refusals.check(
-        [
-            ({"steps": "ten"}, "steps is 'ten'; use an integer"),
-            ({"learning_rate": True}, "learning_rate is True; use a number"),
-            ({"scores": 1.5}, "scores is 1.5; use an integer"),
-            ({"window": "wide"}, "window is 'wide'; use an integer"),
-            ({"speed": 9}, "no setting 'speed'"),
-            ({"schedule": "sawtooth"}, "schedule is 'sawtooth'; use one of cosine, linear"),
-            ({"epochs": -1.0}, "epochs is -1.0; use a finite epochs >= 0"),
-            ({"scores": -1}, "scores is -1; use scores >= 0"),
-        ],
-        lambda changes: jobs.override(job, changes),
-    )
+    refusals.check([
+        ({"steps": "ten"}, "steps is 'ten'; use an integer"),
+        ({"learning_rate": True}, "learning_rate is True; use a number"),
+        ({"scores": 1.5}, "scores is 1.5; use an integer"),
+        ({"window": "wide"}, "window is 'wide'; use an integer"),
+        ({"speed": 9}, "no setting 'speed'"),
+        ({"schedule": "sawtooth"}, "schedule is 'sawtooth'; use one of cosine, linear"),
+        ({"epochs": -1.0}, "epochs is -1.0; use a finite epochs >= 0"),
+        ({"scores": -1}, "scores is -1; use scores >= 0"),
+    ], lambda changes: jobs.override(job, changes))  # fmt: skip
     assert jobs.override(job, {"learning_rate": 1, "window": 5}).shape == {"window": 5}
 
 
