@@ -180,15 +180,10 @@ class Watching(jspec.Drafter):
         wrong = wrong + (kept & (tokens != before)).sum(-1) + follows.sum(-1)
         chain = jnp.arange(feedback.tree.tokens.shape[1])
         wrong = wrong + (feedback.tree.parents != chain - 1).any(-1)
-        return jnp.stack(
-            [
-                written + feedback.counts,
-                own + mine.sum(-1),
-                wrong,
-                others + (drafted & (path < 0)).sum(-1),
-                seen + feedback.scored.tree.valid.sum(-1),
-            ]
-        ).astype(jnp.int32)
+        others = others + (drafted & (path < 0)).sum(-1)
+        seen = seen + feedback.scored.tree.valid.sum(-1)
+        counted = [written + feedback.counts, own + mine.sum(-1), wrong, others, seen]
+        return jnp.stack(counted).astype(jnp.int32)
 
 
 @pytest.mark.parametrize("budget", quick.only([None, 5], 5))

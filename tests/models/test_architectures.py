@@ -1,7 +1,7 @@
 """Parts of the families' layers: routers, experts, windows, frequencies, and saving them."""
 
 import runpy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -276,11 +276,7 @@ def test_each_part_of_the_rule_shows():
     others = [
         by_router(SIGMOID, SCORES, None),
         by_router(Experts(8, 3, 4, sigmoid=True, scale=2.5), SCORES, CORRECTION),
-        by_router(
-            Experts(8, 3, 4, sigmoid=True, groups=ExpertGroups(4, 2, 1), scale=2.5),
-            SCORES,
-            CORRECTION,
-        ),
+        by_router(replace(SIGMOID, groups=ExpertGroups(4, 2, 1)), SCORES, CORRECTION),
     ]
     for other in others:
         assert ((other > 0) != (wanted > 0)).any()

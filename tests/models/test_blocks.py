@@ -39,18 +39,13 @@ def drawn(kind, outputs, inputs):
 
 def kinds(*shapes):
     """All kinds times all shapes, of which each shape has one kind in the quick tests."""
-    return pytest.mark.parametrize(
-        ("kind", "outputs", "inputs"),
-        [
-            pytest.param(
-                *(kind, outputs, -(-inputs // length) * length),
-                marks=[pytest.mark.slow] if (one + two) % 3 else [],
-            )
-            for one, kind in enumerate(KINDS)
-            for two, (outputs, inputs) in enumerate(shapes)
-            for length in [blocks.FROM_FILES.get(kind, 1)]
-        ],
-    )
+    cases = []
+    for one, kind in enumerate(KINDS):
+        length = blocks.FROM_FILES.get(kind, 1)
+        for two, (outputs, inputs) in enumerate(shapes):
+            slow = [pytest.mark.slow] if (one + two) % 3 else []
+            cases += [pytest.param(kind, outputs, -(-inputs // length) * length, marks=slow)]
+    return pytest.mark.parametrize(("kind", "outputs", "inputs"), cases)
 
 
 @kinds((1, 32), (7, 64), (97, 576), (24, 1600))

@@ -27,14 +27,8 @@ def byte_fallback() -> Tokenizer:
         models.BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True)
     )
     tokenizer.add_special_tokens(["<s>", "</s>"])
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    parts = decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()
+    tokenizer.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)])
     return tokenizer
 
 
@@ -224,11 +218,7 @@ def test_a_prompt_that_ends_in_bytes_is_not_repeated():
         ([a, *cat], cat, "猫"),
         ([a, *cat, *cat[:2]], [cat[2], 260], "猫b"),  # a letter that the prompt leaves unfinished
         ([a, *cat, *cat[:2]], [260], "b"),
-        (
-            [a, *cat],
-            [cat[1], 260],
-            f"{BROKEN}b",
-        ),  # bytes that are not text make none of the prompt's
+        ([a, *cat], [cat[1], 260], f"{BROKEN}b"),  # bytes that are not text make none of its own
         ([a, *cat], [], ""),
         ([], [a], "a"),
     ):

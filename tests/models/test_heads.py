@@ -43,15 +43,10 @@ def weights(head, seed=0):
     wanted = {name: leaves for name, leaves in registry.shapes(head).items() if name != "target"}
     leaves, tree = jax.tree.flatten(wanted)
     draw = np.random.default_rng(seed)
-    return jax.tree.unflatten(
-        tree,
-        [
-            jnp.asarray(draw.permutation(leaf.size), leaf.dtype)
-            if jnp.issubdtype(leaf.dtype, jnp.integer)
-            else jnp.asarray(draw.normal(size=leaf.shape), leaf.dtype)
-            for leaf in leaves
-        ],
-    )
+    whole = [jnp.issubdtype(leaf.dtype, jnp.integer) for leaf in leaves]
+    drawn = [draw.permutation(leaf.size) if integers else draw.normal(size=leaf.shape)
+             for leaf, integers in zip(leaves, whole, strict=True)]  # fmt: skip
+    return jax.tree.map(lambda leaf, x: jnp.asarray(x, leaf.dtype), wanted, tree.unflatten(drawn))
 
 
 @pytest.fixture

@@ -126,10 +126,7 @@ def test_every_large_parameter_of_every_family_has_its_axes(mesh, variant):
 
 def test_a_mesh_that_does_not_divide_is_refused(mesh):
     for changes, sentence in (
-        (
-            dict(vocab_size=105),
-            "105 tokens in its vocabulary, which 4 devices of the mesh's axis 'model' cannot share",
-        ),
+        (dict(vocab_size=105), "105 tokens in its vocabulary, which 4 devices of the mesh's axis"),
         (dict(num_heads=6, num_kv_heads=6, head_dim=4), "6 key-value heads"),
         (dict(intermediate_size=30), "30 MLP lanes"),
     ):

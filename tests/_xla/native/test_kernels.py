@@ -304,23 +304,16 @@ def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
         path = np.flatnonzero(mask[node])
         for row in range(2):
             at = lengths[row] + np.arange(len(path) - 1)
+            one = [jax.tree.map(lambda x, row=row: x[row : row + 1], part)
+                   for part in (q, k, v, keys, values)]  # fmt: skip
             filled = jax.tree.map(
-                lambda x, new, row=row, at=at, path=path: (
-                    x[row : row + 1].at[:, :, at].set(new[row : row + 1, :, path[:-1]])
-                ),
-                (keys, values),
-                (k, v),
-            )
-            alone = run(
-                q[row : row + 1, node : node + 1],
-                *jax.tree.map(
-                    lambda x, row=row, node=node: x[row : row + 1, :, node : node + 1], (k, v)
-                ),
-                np.ones((1, 1, 1), bool),
-                *filled,
-                lengths[row : row + 1] + len(path) - 1,
-                np.array([[lengths[row] + len(path) - 1]]),
-            )
+                lambda x, new, at=at, path=path: x.at[:, :, at].set(new[:, :, path[:-1]]),
+                one[3:], one[1:3],
+            )  # fmt: skip
+            own = jax.tree.map(lambda x, node=node: x[:, :, node : node + 1], one[1:3])
+            last = lengths[row : row + 1] + len(path) - 1
+            alone = run(one[0][:, node : node + 1], *own, np.ones((1, 1, 1), bool), *filled,
+                        last, last[:, None])  # fmt: skip
             found = np.asarray(alone[0, 0], np.float32)
             np.testing.assert_array_equal(
                 bits(found), bits(np.asarray(whole, np.float32)[row, node])

@@ -71,13 +71,9 @@ def test_a_tree_says_no_more_children_or_levels_than_it_has_nodes(beam):
     drafter = jspec.DySpec(
         MODEL, num_speculative_tokens=2, max_depth=5, beam=beam, scheme=schemes.RECURSIVE
     )
-    frame = Frame(
-        root=jnp.zeros(1, jnp.int32),
-        positions=jnp.ones(1, jnp.int32),
-        keys=samplings.row_keys(jax.random.key(0), jnp.arange(1)),
-        sampling=jspec.Sampling(*(jnp.full(1, value) for value in (1.0, 0, 1.0, 0.0))),
-        done=jnp.zeros(1, bool),
-    )
+    one, keys = jnp.ones(1, jnp.int32), samplings.row_keys(jax.random.key(0), jnp.arange(1))
+    sampling = jspec.Sampling(*(jnp.full(1, value) for value in (1.0, 0, 1.0, 0.0)))
+    frame = Frame(0 * one, one, keys, sampling, one > 1)
     distributions = jnp.zeros((1, SIZE, SIZE))
     tree, _ = jax.eval_shape(drafter.draft, distributions, drafter.init(1, 16, None), frame)
     assert tree.width <= 2
