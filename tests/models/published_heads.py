@@ -14,7 +14,7 @@ import jspec.models
 from jspec.models import heads
 from jspec.models.huggingface.pickles import DTYPES
 
-LAYERS = 6
+LAYERS, E = 6, 16
 MODEL = tiny.model(num_layers=LAYERS)
 TARGET = jspec.models.Loaded(MODEL, tiny.params(MODEL), None, (), None)
 EMBED, HEAD = (np.array(TARGET.params["params"][name]) for name in ("embed", "head"))
@@ -35,6 +35,22 @@ def normal(*shape, seed=0, scale=0.3):
 
 def without(held, *names):
     return {name: value for name, value in held.items() if name not in names}
+
+
+def layer_tensors(inputs, norms):
+    sizes = {"q": E, "k": E // 2, "v": E // 2}
+    attention = {f"self_attn.{part}_proj.weight": normal(out, inputs, seed=1 + number)
+                 for number, (part, out) in enumerate(sizes.items())}  # fmt: skip
+    mlp = {"gate": normal(24, E, seed=4), "up": normal(24, E, seed=5), "down": normal(E, 24)}
+    rest = {"self_attn.o_proj.weight": normal(E, E)}
+    rest |= {f"mlp.{part}_proj.weight": matrix for part, matrix in mlp.items()}
+    rest |= {f"{name}.weight": 1 + normal(E, seed=6 + n) for n, name in enumerate(norms)}
+    return {f"layers.0.{name}": matrix for name, matrix in (attention | rest).items()}
+
+
+def eagle_tensors(bias=True):
+    tensors = {"fc.weight": normal(E, 2 * E), **layer_tensors(E, ["post_attention_layernorm"])}
+    return tensors | ({"fc.bias": normal(E, seed=9)} if bias else {})
 
 
 def write(folder, tensors, config, file="model.safetensors"):

@@ -1,7 +1,6 @@
 """Adapters alongside a base are that base with the adapter merged into its weights."""
 
 import json
-from pathlib import Path
 
 import adapters
 import jax.numpy as jnp
@@ -176,15 +175,10 @@ def test_an_adapter_of_another_base_is_refused(folder, tmp_path):
             load(folder, "base", adapters={"other": tmp_path})
 
 
-def test_an_adapter_of_experts_is_refused(tmp_path):
-    base = Path(__file__).parent / "fixtures" / "mixtral"
-    name = "model.layers.0.block_sparse_moe.experts.0.w1"
-    pair = {"A": np.zeros((2, 16), np.float32), "B": np.zeros((32, 2), np.float32)}
-    tensors = {f"base_model.model.{name}.lora_{half}.weight": one for half, one in pair.items()}
-    save_file(tensors, tmp_path / "adapter_model.safetensors")
-    (tmp_path / "adapter_config.json").write_text(json.dumps(CONFIG))
+def test_an_adapter_of_experts_is_refused(tmp_path, fixtures):
+    adapters.save(tmp_path / "one", {"model.layers.0.block_sparse_moe.experts.0.w1": (32, 16)})
     with pytest.raises(jspec.InputError, match=r"adapts 2 tensors .*for which this model has no"):
-        models.load(base, dtype="float32", with_tokenizer=False, adapters={"one": tmp_path})
+        load(fixtures, "mixtral", adapters={"one": tmp_path / "one"})
 
 
 def test_a_folder_without_an_adapter_and_a_mesh_are_refused(folder, tmp_path):

@@ -16,6 +16,8 @@ from published_heads import (
     SHAPE,
     TARGET,
     check_saving,
+    eagle_tensors,
+    layer_tensors,
     norm,
     normal,
     other,
@@ -42,22 +44,6 @@ FOURTH = THIRD | {
     "efficient_lm_head_config": {"type": "low_rank", "rank": RANK, "num_candidates": COUNT},
     "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2, 4], "use_aux_hidden_state": True},
 }
-
-
-def layer_tensors(inputs, norms):
-    sizes = {"q": E, "k": E // 2, "v": E // 2}
-    attention = {f"self_attn.{part}_proj.weight": normal(out, inputs, seed=1 + number)
-                 for number, (part, out) in enumerate(sizes.items())}  # fmt: skip
-    mlp = {"gate": normal(24, E, seed=4), "up": normal(24, E, seed=5), "down": normal(E, 24)}
-    rest = {"self_attn.o_proj.weight": normal(E, E)}
-    rest |= {f"mlp.{part}_proj.weight": matrix for part, matrix in mlp.items()}
-    rest |= {f"{name}.weight": 1 + normal(E, seed=6 + n) for n, name in enumerate(norms)}
-    return {f"layers.0.{name}": matrix for name, matrix in (attention | rest).items()}
-
-
-def eagle_tensors(bias=True):
-    tensors = {"fc.weight": normal(E, 2 * E), **layer_tensors(E, ["post_attention_layernorm"])}
-    return tensors | ({"fc.bias": normal(E, seed=9)} if bias else {})
 
 
 def eagle3_tensors(config, prefix="", place="layers.0"):
