@@ -31,16 +31,12 @@ def test_the_folder_is_enough(loaded, fixtures, tmp_path):
         assert tiny.equal(params, before.params)
 
 
-def test_other_dtypes_may_be_asked_for(loaded, tmp_path):
+def test_other_dtypes_may_be_asked_for_and_other_shapes_are_refused(loaded, tmp_path):
     jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
     narrow = loaded.model.clone(dtype=jnp.bfloat16, param_dtype=jnp.bfloat16)
     model, params = jspec.models.restore(tmp_path / "model", narrow)
     assert model is narrow
     assert tiny.equal(params, jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), loaded.params))
-
-
-def test_other_shapes_are_refused(loaded, tmp_path):
-    jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
     wide = dataclasses.replace(loaded.model.config, intermediate_size=48)
     with pytest.raises(ValueError, match=r"does not fit .* 4 of .*weight.* has shape .*16, 32\]"):
         jspec.models.restore(tmp_path / "model", jspec.models.Llama(wide))
@@ -49,16 +45,12 @@ def test_other_shapes_are_refused(loaded, tmp_path):
         jspec.models.restore(tmp_path / "model", jspec.models.Llama(deep))
 
 
-def test_a_checkpoint_is_not_written_over(loaded, tmp_path):
-    jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
-    with pytest.raises(ValueError, match="already holds a checkpoint; name another folder"):
-        jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
-
-
-def test_an_invalid_checkpoint_is_refused(loaded, tmp_path):
+def test_a_checkpoint_is_not_written_over_and_an_invalid_one_is_refused(loaded, tmp_path):
     with pytest.raises(ValueError, match=r"holds no whole checkpoint; it needs model.json"):
         jspec.models.restore(tmp_path)
     jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
+    with pytest.raises(ValueError, match="already holds a checkpoint; name another folder"):
+        jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
     record = tmp_path / "model" / checkpoint.RECORD
     whole = json.loads(record.read_text())
     for changes, said in (

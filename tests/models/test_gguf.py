@@ -270,15 +270,12 @@ def test_a_quantisation_that_gguf_cannot_read_is_refused(file):
             jspec.models.load(file)
 
 
-def test_without_the_package_it_says_what_to_install(file, monkeypatch):
+def test_a_missing_package_or_file_is_one_sentence(file, monkeypatch):
+    with pytest.raises(jspec.InputError, match="is not a file; name a GGUF file that exists"):
+        jspec.models.load(file.with_name("absent.gguf"))
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(jspec.InputError, match=re.escape("pip install 'jspec-jax[gguf]'")):
         jspec.models.load(file)
-
-
-def test_a_missing_file_is_one_sentence(tmp_path):
-    with pytest.raises(jspec.InputError, match="is not a file; name a GGUF file that exists"):
-        jspec.models.load(tmp_path / "absent.gguf")
 
 
 @pytest.fixture

@@ -224,6 +224,7 @@ def test_layers_that_do_not_fit_are_refused():
     refusals.check([
         (lambda: llama(config(SIZES, num_kv_heads=3)), "num_kv_heads is 3, and latents are kept"),
         (lambda: llama(config(SIZES, layers=(own,))), "layer 0 has no rope"),
+        (lambda: tiny.model(layers=(Layer(ROPE),)), "layers describes 1 of 2 layers"),
         (lambda: delta(3, 4, 8, 8), "num_key_heads is 3, which does not divide"),
         (lambda: make(jspec.models.Hybrid, Layer(None, mixer=delta(2, 4, 8, 8))),
          "none of the layers is attention"),

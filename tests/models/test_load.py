@@ -134,7 +134,7 @@ def test_a_tensor_is_read_from_the_file_that_the_index_names(folder):
     assert jnp.array_equal(mixed["norm"]["scale"], whole.params["params"]["norm"]["scale"] + 1)
 
 
-def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path):
+def test_other_names_of_weights_a_copied_head_and_buffers_are_understood(fixtures, tmp_path):
     """As hub checkpoints of GPT-2 are: no prefix, causal masks, a copy of the embeddings."""
     folder = shutil.copytree(fixtures / "gpt2", tmp_path / "gpt2")
     whole = jspec.models.load(folder, with_tokenizer=False)
@@ -151,9 +151,7 @@ def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path)
     reweigh(folder, lambda tensors: tensors["lm_head.weight"].fill(0))
     with pytest.raises(ValueError, match=r"lm_head.weight that differs from .*tie_word_embeddings"):
         jspec.models.load(folder, with_tokenizer=False)
-
-
-def test_tied_weights_are_found_under_either_name(fixtures, tmp_path):
+    # Tied weights are found under either name.
     folder = shutil.copytree(fixtures / "llama_biases_grouped_tied", tmp_path / "tied")
     whole = jspec.models.load(folder, with_tokenizer=False)
 

@@ -80,14 +80,9 @@ def test_weights_are_known_however_their_columns_lie(mesh, fixtures):
     assert fingerprint(many.params) != fingerprint(one.params)
 
 
-def test_indivisible_axes_stay_whole(mesh):
-    odd = jax.ShapeDtypeStruct((105, 16), jnp.float32)
-    assert sharding.params({"params": {"embed": odd}}, mesh)["params"]["embed"].spec == (
-        PartitionSpec(None, None)
-    )
-
-
-def test_a_mesh_may_have_one_axis(fixtures):
+def test_indivisible_axes_stay_whole_and_a_mesh_may_have_one_axis(mesh, fixtures):
+    odd = {"params": {"embed": jax.ShapeDtypeStruct((105, 16), jnp.float32)}}
+    assert sharding.params(odd, mesh)["params"]["embed"].spec == PartitionSpec(None, None)
     model, params, _ = jspec.models.load(fixtures / "llama2", with_tokenizer=False)
     mesh = jax.make_mesh((1,), ("data",), (AxisType.Auto,), devices=jax.devices()[:1])
     specs = jax.tree.leaves(sharding.params(params, mesh))
@@ -124,7 +119,7 @@ def test_every_large_parameter_of_every_family_has_its_axes(mesh, variant):
         assert expected or leaf.ndim < 2 or name.endswith(WHOLE), name
 
 
-def test_a_mesh_that_does_not_divide_is_refused(mesh):
+def test_a_mesh_or_a_batch_that_does_not_divide_is_refused(mesh):
     for changes, sentence in (
         (dict(vocab_size=105), "105 tokens in its vocabulary, which 4 devices of the mesh's axis"),
         (dict(num_heads=6, num_kv_heads=6, head_dim=4), "6 key-value heads"),
@@ -132,9 +127,6 @@ def test_a_mesh_that_does_not_divide_is_refused(mesh):
     ):
         with pytest.raises(InputError, match=sentence):
             sharding.check(tiny.model(**(dict(vocab_size=64, num_kv_heads=4) | changes)), mesh)
-
-
-def test_a_batch_that_does_not_divide_is_refused(mesh):
     assert sharding.batch(np.zeros((4, 3)), mesh).sharding.spec == PartitionSpec("data")
     with pytest.raises(InputError, match=r"5 rows.*2 devices.*axis of 1, or 6 rows"):
         sharding.batch(np.zeros((5, 3)), mesh)

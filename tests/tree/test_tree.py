@@ -129,18 +129,6 @@ def test_templates():
     assert trees.Template(()).depth == 0
 
 
-def test_a_template_that_is_not_a_tree_is_refused():
-    cases = [
-        (((0,), (0,)), "twice"),
-        (((),), "empty"),
-        (((0, 1),), "parent"),
-        (((-1,),), "a rank of the tree template is -1; pass an integer in 0 .. 1048575"),
-        (((10**12,),), "a rank of the tree template is 1000000000000"),
-        (((0.5,),), "a rank of the tree template is 0.5"),
-    ]
-    refusals.check(cases, trees.Template)
-
-
 def size_of(parents, valid, node):
     below = [child for child, parent in enumerate(parents) if parent == node and valid[child]]
     return 1 + sum(size_of(parents, valid, child) for child in below)
@@ -239,7 +227,13 @@ def test_nodes_take_the_distributions_of_their_children_along(rows):
     assert part == {token: whole[token] for token in (5, 7, 9)}
 
 
-def test_sizes_of_templates_are_checked():
+def test_templates_that_are_no_trees_are_refused():
+    rank = "a rank of the tree template is "
+    refusals.check([
+        (((0,), (0,)), "twice"), (((),), "empty"), (((0, 1),), "parent"),
+        (((-1,),), rank + "-1; pass an integer in 0 .. 1048575"),
+        (((10**12,),), rank + "1000000000000"), (((0.5,),), rank + "0.5"),
+    ], trees.Template)  # fmt: skip
     refusals.check([
         (lambda: trees.chain(-1), "length is -1; pass an integer of at least 0"),
         (lambda: trees.chain(2.5), "length is 2.5"),
@@ -247,10 +241,8 @@ def test_sizes_of_templates_are_checked():
         (lambda: trees.branching([2, 0]), "a factor is 0; pass an integer of at least 1"),
         (lambda: trees.likeliest([], 2), "acceptance is"),
         (lambda: trees.likeliest([0.5], -1), "num_speculative_tokens is -1"),
-        (
-            lambda: trees.chain(2).fill(jnp.zeros((1, 2), jnp.int32)),
-            r"the template has 3 nodes, .*; pass \[B, 3\]",
-        ),
+        (lambda: trees.chain(2).fill(jnp.zeros((1, 2), jnp.int32)),
+         r"the template has 3 nodes, .*; pass \[B, 3\]"),
         (lambda: trees.best(CHAIN, -1), "nodes is -1; pass an integer of at least 0"),
         (lambda: trees.best(CHAIN, 1), "the tree has no values"),
     ])  # fmt: skip
