@@ -80,6 +80,10 @@ class Made(Mapping):
     def __len__(self) -> int:
         return len(self._made)
 
+    def drafters(self) -> list:
+        """Without params, which take a second to make."""
+        return [drafter for drafter, *_ in self._made.values()]
+
 
 _RECYCLING = jspec.TokenRecycling(tiny.VOCAB, _SMALL)
 _LOOKUP = jspec.PromptLookup(num_speculative_tokens=4, whole=False)

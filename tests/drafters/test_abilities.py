@@ -78,7 +78,7 @@ def wrong(option):
 def test_fields_of_another_type_or_out_of_bounds_are_refused():
     """In one sentence, when the drafter is made: nothing is traced for it."""
     asked = set()
-    drafters = (*(drafter for drafter, _ in DRAFTERS.values()), Fused(), Merged(), Separate())
+    drafters = (*DRAFTERS.drafters(), Fused(), Merged(), Separate())
     for drafter in {type(made): made for made in drafters}.values():
         for name, option in options_of(type(drafter)).items():
             for value in wrong(option):

@@ -187,15 +187,10 @@ def test_the_llama_of_another_code_base_runs_unchanged():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("example", "library"),
-    [
-        ("tunix_qwen3", "tunix.models.qwen3.model"),
-        ("gemma_library", "gemma.gm"),
-        ("equinox_model", "equinox"),
-        ("linen_model", "flax.linen"),
-    ],
-)
+@pytest.mark.parametrize(("example", "library"), [
+    ("tunix_qwen3", "tunix.models.qwen3.model"), ("gemma_library", "gemma.gm"),
+    ("equinox_model", "equinox"), ("linen_model", "flax.linen"),
+])  # fmt: skip
 def test_a_model_of_another_library_has_its_own_tokens(example, library, capsys):
     """In at most 60 lines, the model of a small module among them."""
     assert len((EXAMPLES / f"{example}.py").read_text("utf-8").splitlines()) <= 60
@@ -246,16 +241,10 @@ SOFTMAX = Experts(8, 3, 4, normalised=False, groups=ExpertGroups(4, 2), scale=16
 SIGMOID = Experts(8, 3, 4, sigmoid=True, groups=ExpertGroups(4, 2, 2), scale=2.5)
 
 
-@pytest.mark.parametrize(
-    ("how", "correction"),
-    [
-        (Experts(8, 3, 4), None),
-        (SOFTMAX, None),
-        (SIGMOID, None),
-        (SIGMOID, CORRECTION),
-        (Experts(8, 3, 4, sigmoid=True), CORRECTION),
-    ],
-)
+@pytest.mark.parametrize(("how", "correction"), [
+    (Experts(8, 3, 4), None), (SOFTMAX, None), (SIGMOID, None), (SIGMOID, CORRECTION),
+    (Experts(8, 3, 4, sigmoid=True), CORRECTION),
+])  # fmt: skip
 def test_tokens_are_routed_as_by_hand(how, correction):
     wanted = by_hand(how, SCORES, correction)
     np.testing.assert_allclose(by_router(how, SCORES, correction), wanted, rtol=1e-5)

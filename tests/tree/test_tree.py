@@ -156,15 +156,10 @@ def levels(parents, valid):
     return found
 
 
-@pytest.mark.parametrize(
-    ("ordered", "walked"),
-    [
-        (trees.depth_first, lambda *tree: preorder(*tree, as_they_are)),
-        (trees.heavy_paths, lambda *tree: preorder(*tree, heavy)),
-        (trees.breadth_first, levels),
-    ],
-    ids=["depth first", "heavy paths", "breadth first"],
-)
+@pytest.mark.parametrize(("ordered", "walked"), [
+    (trees.depth_first, lambda *tree: preorder(*tree, as_they_are)),
+    (trees.heavy_paths, lambda *tree: preorder(*tree, heavy)), (trees.breadth_first, levels),
+], ids=["depth first", "heavy paths", "breadth first"])  # fmt: skip
 def test_an_order_is_that_of_a_walk_through_the_same_tree(ordered, walked):
     rng = np.random.default_rng(3)
     ordered, again = jax.jit(ordered), jax.jit(trees.reorder)

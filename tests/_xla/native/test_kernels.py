@@ -69,14 +69,10 @@ def test_the_top_of_rows_is_xlas_to_the_last_tie_and_their_sum(kind):
 
 
 @there
-@pytest.mark.parametrize(
-    ("dtype", "outputs", "inputs"),
-    [
-        pytest.param(dtype, *shape, marks=[pytest.mark.slow] if (one + two) % 3 else [])
-        for one, dtype in enumerate(DTYPES)
-        for two, shape in enumerate(SHAPES)
-    ],
-)
+@pytest.mark.parametrize(("dtype", "outputs", "inputs"), [
+    pytest.param(dtype, *shape, marks=[pytest.mark.slow] if (one + two) % 3 else [])
+    for one, dtype in enumerate(DTYPES) for two, shape in enumerate(SHAPES)
+])  # fmt: skip
 def test_products_are_numpys_and_a_rows_bits_are_its_own(dtype, outputs, inputs):
     draw = np.random.default_rng(0)
     weights = weights_of(dtype, outputs, inputs, draw)
@@ -131,14 +127,10 @@ def rounded_by_hand(x, weights, factors):
     return sums * (largest * np.float32(1 / 127)) * factors
 
 
-@pytest.mark.parametrize(
-    ("kernels", "outputs", "inputs"),
-    [
-        *(pytest.param(True, *shape, marks=there) for shape in (*SHAPES, (3, 64))),
-        (False, 7, 5),
-        pytest.param(False, 97, 576, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kernels", "outputs", "inputs"), [
+    *(pytest.param(True, *shape, marks=there) for shape in (*SHAPES, (3, 64))),
+    (False, 7, 5), pytest.param(False, 97, 576, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_products_of_integers_are_exact_with_kernels_and_without(kernels, outputs, inputs):
     draw = np.random.default_rng(0)
     weights = np.array(weights_of("int8", outputs, inputs, draw))
@@ -241,16 +233,11 @@ def long_softmax(q, keys, values, soft_cap):
 
 
 @there
-@pytest.mark.parametrize(
-    ("dtype", "dim", "heads", "group", "window", "soft_cap"),
-    [
-        pytest.param(dtype, *sizes, marks=[pytest.mark.slow] if (one + two) % 2 else [])
-        for one, dtype in enumerate(DTYPES)
-        for two, sizes in enumerate(
-            [(8, 2, 1, None, None), (20, 1, 3, 5, None), (64, 3, 3, None, 2.0), (80, 2, 2, 40, 1.5)]
-        )
-    ],
-)
+@pytest.mark.parametrize(("dtype", "dim", "heads", "group", "window", "soft_cap"), [
+    pytest.param(dtype, *sizes, marks=[pytest.mark.slow] if (one + two) % 2 else [])
+    for one, dtype in enumerate(DTYPES) for two, sizes in enumerate(
+        [(8, 2, 1, None, None), (20, 1, 3, 5, None), (64, 3, 3, None, 2.0), (80, 2, 2, 40, 1.5)])
+])  # fmt: skip
 def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
     dtype, dim, heads, group, window, soft_cap
 ):
@@ -419,13 +406,10 @@ def afresh(monkeypatch):
     library._load.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("0", "JSPEC_NATIVE=0 switches them off"),
-        ("sse", "JSPEC_NATIVE is 'sse'; it may be 0 or one of amx, avx512, avx2, neon"),
-    ],
-)
+@pytest.mark.parametrize(("value", "said"), [
+    ("0", "JSPEC_NATIVE=0 switches them off"),
+    ("sse", "JSPEC_NATIVE is 'sse'; it may be 0 or one of amx, avx512, avx2, neon"),
+])  # fmt: skip
 def test_a_variable_switches_them_off(afresh, value, said):
     afresh.setenv(library.SWITCH, value)
     assert native.missing() == said and native.instruction_set() is None

@@ -49,14 +49,10 @@ def by_hand(variables):
     return lambda state: np.where(cold, -np.inf, oracle.scores(state, blocks, [table] * 4))
 
 
-@pytest.mark.parametrize(
-    ("module", "template"),
-    [
-        pytest.param(HEADS, PUBLISHED, id="published", marks=pytest.mark.slow),
-        pytest.param(HEADS, SMALL, id="small", marks=pytest.mark.slow),
-        pytest.param(HOT, SMALL, id="hot"),
-    ],
-)
+@pytest.mark.parametrize(("module", "template"), [
+    pytest.param(HEADS, PUBLISHED, id="published", marks=pytest.mark.slow),
+    pytest.param(HOT, SMALL, id="hot"),
+])  # fmt: skip
 def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, module, template):
     variables = tiny.medusa_variables(module)
     heads = by_hand(variables)

@@ -20,15 +20,10 @@ def held(pool):
     }
 
 
-@pytest.mark.parametrize(
-    ("window", "ngram", "guesses", "from_prompt"),
-    [
-        pytest.param(7, 5, 7, False, marks=pytest.mark.slow),
-        (4, 2, 3, True),
-        pytest.param(3, 3, 2, True, marks=pytest.mark.slow),
-        pytest.param(1, 2, 1, False, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("window", "ngram", "guesses", "from_prompt"), [
+    (4, 2, 3, True), pytest.param(7, 5, 7, False, marks=pytest.mark.slow),
+    pytest.param(1, 2, 1, False, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
     target, next_logits, window, ngram, guesses, from_prompt
 ):
