@@ -1,13 +1,8 @@
-"""Commands of `jspec train`: help without JAX, and bad inputs, each one sentence."""
+"""Commands of `jspec train`: bad inputs, each one sentence."""
 
-import os
 import shlex
-import subprocess
-import sys
 
 import pytest
-
-from jspec.cli import train_settings
 
 SMALL = "--sequence 12 --batch-size 8 --warmup 1 --checkpoint-every 2 --heldout 0.3 --steps 2"
 DRAFT = f"draft @text --keep-layers 0 --num-target-tokens 4 --sequences 6 {SMALL}"
@@ -83,28 +78,3 @@ def test_bad_input_is_one_sentence(folder, tmp_path, train, call):
     assert not wrong, wrong
     assert {path.name for path in tmp_path.iterdir()} == {"short.txt", "foreign.jsonl"}
     assert (folder / "rows.jsonl").read_bytes() == before
-
-
-HELP = {
-    "draft": {option.argument: option for option in train_settings.DRAFT},
-    "head": {
-        option.argument: option for options in train_settings.HEADS.values() for option in options
-    },
-}
-
-
-def test_help_names_every_setting_without_jax():
-    code = (
-        "import sys, jspec.cli.main as cli; "
-        "[(print('of', name), cli.run(['train', name, '--help'])) for name in ('draft', 'head')]; "
-        "assert 'jax' not in sys.modules"
-    )
-    environment = os.environ | {"COLUMNS": "300", "TERM": "dumb"}
-    ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
-    )
-    for command, said in zip(HELP, ran.stdout.split("of head\n"), strict=True):
-        for argument, setting in HELP[command].items():
-            flag = f"--{argument.replace('_', '-')} "
-            (line,) = (line for line in said.splitlines() if flag in line)
-            assert setting.told in line

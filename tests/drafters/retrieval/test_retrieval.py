@@ -109,18 +109,6 @@ def test_a_matrix_for_each_of_many_rows_needs_no_index_of_64_bits():
     assert written.shape == state.lines.shape == (batch, 2**17, 1)
 
 
-def test_a_matrix_for_each_row_is_written_by_its_row_alone():
-    rng = np.random.default_rng(1)
-    matrix = rng.integers(0, 9, (3, 5, 2)).astype(np.int32)
-    tokens, live = rng.integers(0, 5, (3, 6)), rng.uniform(size=(3, 6)) < 0.7
-    lines = rng.integers(10, 99, (3, 6, 2)).astype(np.int32)
-    want = matrix.copy()
-    for row, node in np.argwhere(live):
-        want[row, tokens[row, node]] = lines[row, node]
-    got = write_lines(*map(jnp.asarray, (matrix, tokens.astype(np.int32), live, lines)))
-    np.testing.assert_array_equal(got, want)
-
-
 def test_the_first_number_of_a_retrieval_drafter_is_what_it_drafts():
     for drafter in (jspec.PromptLookup, jspec.REST, jspec.Suffix, jspec.JumpForward):
         assert drafter(4).num_speculative_tokens == 4
