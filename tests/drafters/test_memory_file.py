@@ -82,14 +82,12 @@ def test_a_merged_matrix_has_the_lines_of_all_replicas():
     assert merged.lines.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
     # A line of a pair comes with its key: of two pairs, the one whose line is taken.
     drafter = replace(drafter, pairs=2)
+    both = (first, [[0, 0], [1, 3]], [0, 7]), (second, [[2, 1], [3, 1]], [5, 9])
     states = [
         drafter.init(1, 8, None).replace(
             lines=jnp.array([[*it, *pairs]]), keys=jnp.array([keys], jnp.uint32)
         )
-        for it, pairs, keys in (
-            (first, [[0, 0], [1, 3]], [0, 7]),
-            (second, [[2, 1], [3, 1]], [5, 9]),
-        )
+        for it, pairs, keys in both
     ]
     merged = jspec.memory_file.merge(drafter, states)
     assert merged.lines[0, 4:].tolist() == [[2, 1], [3, 1]]

@@ -82,18 +82,12 @@ def test_rotary_stretches_are_those_of_a_folder(tmp_path, fixtures):
         ({"scaling.type": "linear", "scaling.factor": 0.0}, None, 64),
         (written, yarn, 128),
         (written | {"scaling.yarn_beta_fast": 16.0}, yarn | {"beta_fast": 16.0}, 128),
-        (
-            written | {"scaling.attn_factor": 0.25, "scaling.yarn_attn_factor": 2.0},
-            yarn | {"attention_factor": 0.5 * (0.1 * np.log(4) + 1)},
-            128,
-        ),
-        (
-            {"scaling.original_context_length": 32, "scaling.attn_factor": 1.25},
-            {"type": "longrope", "attention_factor": 1.25, "original_max_position_embeddings": 32}
-            | divisors,
-            32,
-        ),
-    ):
+        (written | {"scaling.attn_factor": 0.25, "scaling.yarn_attn_factor": 2.0},
+         yarn | {"attention_factor": 0.5 * (0.1 * np.log(4) + 1)}, 128),
+        ({"scaling.original_context_length": 32, "scaling.attn_factor": 1.25},
+         {"type": "longrope", "attention_factor": 1.25, "original_max_position_embeddings": 32}
+         | divisors, 32),
+    ):  # fmt: skip
         folder = shutil.copytree(fixtures / "llama2", tmp_path / "folder", dirs_exist_ok=True)
         config = json.loads((fixtures / "llama2/config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"rope_scaling": stretch}))

@@ -46,6 +46,10 @@ def reweigh(folder, change):
     save_file(tensors, folder / WEIGHTS)
 
 
+def in_bfloat16(tensors):
+    tensors.update({name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()})
+
+
 def shard(folder):
     """The same weights in two files under an index."""
     names = sorted(tensors := load_file(folder / WEIGHTS))
@@ -180,10 +184,7 @@ def test_weights_and_computation_have_their_own_dtypes(folder):
 
 
 def test_bfloat16_files_are_read_without_loss(folder):
-    narrow = ml_dtypes.bfloat16
-    reweigh(
-        folder, lambda tensors: tensors.update({k: v.astype(narrow) for k, v in tensors.items()})
-    )
+    reweigh(folder, in_bfloat16)
     wide = jspec.models.load(folder, dtype="float32").params
     kept = jspec.models.load(folder, dtype="float32", param_dtype="bfloat16").params
     assert tiny.equal(wide, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), kept))
@@ -191,12 +192,7 @@ def test_bfloat16_files_are_read_without_loss(folder):
 
 def test_weights_stay_as_the_file_has_them_where_kernels_widen_them(fixtures, tmp_path):
     folder = shutil.copytree(fixtures / "llama2", tmp_path / "held")
-    reweigh(
-        folder,
-        lambda tensors: tensors.update(
-            {k: v.astype(ml_dtypes.bfloat16) for k, v in tensors.items()}
-        ),
-    )
+    reweigh(folder, in_bfloat16)
     held = "float32" if native.instruction_set() is None else "bfloat16"
     for file, dtype, wanted in (
         (folder, None, held),

@@ -68,12 +68,9 @@ def vocabulary(made: Tokenizer, pre: str | None, **changes: Any) -> dict[str, An
 
 
 def write(
-    file: Path,
-    fields: Mapping[str, Any],
-    tensors: Mapping[str, np.ndarray],
-    kind: Kind = Kind.F32,
-    others: Mapping[str, Kind] | None = None,
-) -> Path:
+    file: Path, fields: Mapping[str, Any], tensors: Mapping[str, np.ndarray],
+    kind: Kind = Kind.F32, others: Mapping[str, Kind] | None = None,
+) -> Path:  # fmt: skip
     """Writes a file; matrices are stored as `kind`, if their rows fill its blocks. `others` has
     kinds of matrices by parts of their names.
     """
@@ -112,14 +109,10 @@ def quantise(array: np.ndarray, kind: Kind) -> np.ndarray:
 
 
 def convert(
-    folder: Path,
-    file: Path,
-    kind: Kind = Kind.F32,
-    factors: np.ndarray | None = None,
-    changes: Mapping[str, Any] | None = None,
-    long: Mapping[str, Any] | None = None,
+    folder: Path, file: Path, kind: Kind = Kind.F32, factors: np.ndarray | None = None,
+    changes: Mapping[str, Any] | None = None, long: Mapping[str, Any] | None = None,
     others: Mapping[str, Kind] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """A checkpoint in Hugging Face layout as GGUF; `changes` are fields, None takes one away,
     `long` are LongRoPE's divisors by config.json's names, and `others` as in `write`.
     """

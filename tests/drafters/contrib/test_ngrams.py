@@ -60,13 +60,8 @@ def test_every_pair_has_its_line_and_every_other_its_last_tokens(vocab_size, pad
         assert order == expected
         orders[expected] += 1
         line = want.get((a, b)) or want.get((b,), [])
-        assert dict(
-            zip(
-                found[probabilities > 0].tolist(),
-                probabilities[probabilities > 0].tolist(),
-                strict=True,
-            )
-        ) == (pytest.approx(dict(line), rel=1e-5))
+        held = (x[probabilities > 0].tolist() for x in (found, probabilities))
+        assert dict(zip(*held, strict=True)) == pytest.approx(dict(line), rel=1e-5)
         assert (np.diff(probabilities) <= 0).all()
     assert all(orders.values()) or vocab_size == 9, "every case is met"
 

@@ -34,13 +34,8 @@ def forward(target):
 
 def by_hand(variables):
     params = jax.tree.map(np.float64, variables["params"])
-    blocks = [
-        [
-            (params[f"block_{i}_{layer}"]["weight"], params[f"block_{i}_{layer}"]["bias"])
-            for layer in range(2)
-        ]
-        for i in range(4)
-    ]
+    names = [[f"block_{i}_{layer}" for layer in range(2)] for i in range(4)]
+    blocks = [[(params[n]["weight"], params[n]["bias"]) for n in chain] for chain in names]
     if "scored" not in variables:
         matrices = [params[f"head_{i}"]["weight"] for i in range(4)]
         return lambda state: oracle.scores(state, blocks, matrices)

@@ -312,17 +312,11 @@ THREE, TWO = tables.Table(3), tables.Table(2)
 SWOR = dict(scheme=written(3))
 PAIR = dict(scheme=written(2))
 ENUMERATED = {
-    "dyspec_3": (jspec.DySpec(THREE, num_speculative_tokens=3, max_depth=2, beam=3, **SWOR), 2),
-    "dyspec_5": (jspec.DySpec(THREE, num_speculative_tokens=5, max_depth=2, beam=3, **SWOR), 2),
-    "dyspec_narrow": (
-        jspec.DySpec(THREE, num_speculative_tokens=4, max_depth=2, beam=2, **SWOR),
-        2,
-    ),
-    "dyspec_threshold": (
-        jspec.DySpec(THREE, num_speculative_tokens=8, max_depth=2, beam=3, threshold=0.2, **SWOR),
-        2,
-    ),
-    "dyspec_deep": (jspec.DySpec(TWO, num_speculative_tokens=5, max_depth=3, beam=2, **PAIR), 3),
+    "dyspec_3": (jspec.DySpec(THREE, 3, max_depth=2, beam=3, **SWOR), 2),
+    "dyspec_5": (jspec.DySpec(THREE, 5, max_depth=2, beam=3, **SWOR), 2),
+    "dyspec_narrow": (jspec.DySpec(THREE, 4, max_depth=2, beam=2, **SWOR), 2),
+    "dyspec_threshold": (jspec.DySpec(THREE, 8, max_depth=2, beam=3, threshold=0.2, **SWOR), 2),
+    "dyspec_deep": (jspec.DySpec(TWO, 5, max_depth=3, beam=2, **PAIR), 3),
     "rsd_c": (jspec.RSDC(THREE, (2, 2), **SWOR), 2),
     "rsd_c_deep": (jspec.RSDC(TWO, (1, 2, 1), **PAIR), 3),
     "specinfer": (jspec.SpecInfer(THREE, (2, 2), **SWOR), 2),
