@@ -266,7 +266,6 @@ def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, tmp_path):
     natively = jax.jit(linear.multiply)(x, held)
     with native.disabled():
         np.testing.assert_array_equal(jax.jit(linear.multiply)(x, held), natively)
-        np.testing.assert_allclose(logits(kept), wanted, atol=1e-4)
     with pytest.raises(jspec.InputError, match="blocks of several formats, which is not saved"):
         jspec.models.save(tmp_path / "saved", kept.model, kept.params)
 

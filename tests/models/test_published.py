@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from oracle import medusa
 from published_heads import (
     EMBED,
     HEAD,
@@ -257,14 +258,11 @@ def test_medusa_heads_compute_what_the_authors_do(tmp_path, file, prefix):
     check_saving(tmp_path / "saved", head, variables)
     states = normal(5, E, seed=3)
     scores = jax.jit(head.apply)(variables, jnp.asarray(states)[None])
-    for number in range(3):
-        x = states
-        for block in range(2):
-            name = f"{prefix}{number}.{block}.linear"
-            inner = x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
-            x = x + inner / (1 + np.exp(-inner))
-        want = x @ tensors[f"{prefix}{number}.2.weight"].T
-        np.testing.assert_allclose(scores[0, :, number], want, rtol=2e-4, atol=2e-4)
+    names = [[f"{prefix}{number}.{block}.linear" for block in range(2)] for number in range(3)]
+    blocks = [[(tensors[f"{n}.weight"], tensors[f"{n}.bias"]) for n in chain] for chain in names]
+    matrices = [tensors[f"{prefix}{number}.2.weight"] for number in range(3)]
+    want = [medusa.scores(state, blocks, matrices) for state in states]
+    np.testing.assert_allclose(scores[0], want, rtol=2e-4, atol=2e-4)
 
 
 def test_taps_are_the_states_that_enter_layers(tmp_path):

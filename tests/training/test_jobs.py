@@ -1,12 +1,18 @@
-"""Recipes: the bundled one is whole, and a wrong one says what is wrong."""
+"""Recipes and tables: the bundled ones are whole, and a wrong recipe says what is wrong."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import numpy as np
+import pytest
 import refusals
 
+import jspec
 from jspec.cli import head_recipes, train_heads, train_settings
+from jspec.methods import ngram_tables
+from jspec.models.load import load
 from jspec.training import jobs
 from jspec.training.loop import Recipe, learning_rate
 
@@ -99,3 +105,16 @@ def test_scores_are_spread_evenly_and_end_with_the_run():
     assert sorted(job.scored_steps)[:3] == [12, 25, 38]
     assert max(job.scored_steps) == 100
     assert jobs.TrainingJob(Recipe(steps=100)).scored_steps == frozenset()
+
+
+def test_a_table_is_found_by_the_weights_it_was_made_of():
+    """And draws nothing where there are shapes alone, or other weights."""
+    target, other = (load(ZOO / name) for name in ("jspec-7m", "jspec-800k"))
+    found = ngram_tables.find(target)
+    assert found is not None and Path(found).parts[-2:] == ("jspec-7m", ngram_tables.FILE)
+    table = ngram_tables.load("jspec-7m", target)
+    assert table.line_of_token.shape == (target.model.vocab_size,)
+    abstract = replace(target, params=jax.eval_shape(lambda: target.params))
+    assert ngram_tables.find(other) is None is ngram_tables.find(abstract)
+    with pytest.raises(jspec.InputError, match="is a table of another model's distributions"):
+        ngram_tables.load("jspec-7m", other)

@@ -1,12 +1,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
 import refusals
 
 from jspec import tree as trees
-from jspec.drafters.retrieval.token_recycling import PUBLISHED
 from jspec.tree import parts
 from jspec.types import Tree
 
@@ -107,15 +105,6 @@ def test_children_keep_their_order_and_skip_absent_nodes():
     valid = jnp.array([True, True, False, True, True, False])
     assert trees.children(parents, valid, jnp.int32(0), 3).tolist() == [1, 4, 6]
     assert trees.children(parents, valid, jnp.int32(2), 3).tolist() == [6, 6, 6]
-
-
-def test_the_published_template_is_the_papers():
-    assert sorted(PUBLISHED.paths) == sorted(map(tuple, oracle.TEMPLATE))
-    assert PUBLISHED.num_nodes == 81
-    assert [len(level) for level in PUBLISHED.levels] == [8, 21, 25, 15, 8, 3]
-    assert (PUBLISHED.depth, PUBLISHED.width, PUBLISHED.max_rank) == (6, 8, 7)
-    children = np.bincount(PUBLISHED.parents[1:], minlength=81)
-    assert (children == 0).sum() == 40
 
 
 def test_templates():
