@@ -68,6 +68,8 @@ MAKE = [
 
 def test_drafters_that_cannot_be_are_refused():
     refusals.check(MAKE)
+    for scheme in (schemes.COUPLED, schemes.GUMBEL_LIST):  # under which growth may stop
+        assert jspec.DySpec(MODEL, beam=4, scheme=scheme, min_gain=0.1).min_gain
 
 
 def decode(drafter, drafter_params=WEIGHTS, **options):

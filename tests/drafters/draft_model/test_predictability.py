@@ -27,14 +27,6 @@ def test_the_remaining_mass_is_rounded_without_the_draw(first):
     assert (remaining_mass(probabilities)[:, 1] == 1 - first).all()
 
 
-def test_growth_may_stop_under_the_coupled_rule():
-    """Whatever the way of drawing."""
-    for scheme in (schemes.COUPLED, schemes.GUMBEL_LIST):
-        assert jspec.DySpec(
-            MODEL, num_speculative_tokens=4, max_depth=2, beam=2, scheme=scheme, min_gain=0.1
-        ).min_gain
-
-
 def test_a_node_without_a_distribution_has_no_independent_draws():
     """Block verification would test the token above them by a distribution that is not there."""
     logits = jnp.zeros((2, 1, SIZE)).at[0, 0, 3].set(jnp.nan)
