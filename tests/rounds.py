@@ -26,7 +26,7 @@ def padded(texts, width=None, filler=0):
 
 def paths(tree, row):
     """{node: path of tokens} of the drafted nodes of a row that are present, in their order."""
-    found = {0: ()}
+    tree, found = jax.device_get(tree), {0: ()}
     for node in np.flatnonzero(tree.valid[row])[1:].tolist():
         found[node] = (*found[int(tree.parents[row, node])], int(tree.tokens[row, node]))
     del found[0]
@@ -35,6 +35,7 @@ def paths(tree, row):
 
 def drafted(tree, row):
     """{path of tokens: value} of these nodes, in their order; no path may be there twice."""
+    tree = jax.device_get(tree)
     found = paths(tree, row)
     values = {path: float(tree.value[row, node]) for node, path in found.items()}
     assert len(values) == len(found)

@@ -131,7 +131,8 @@ def plain_logits(model: nn.Module, params, tokens) -> np.ndarray:
 
 def forward(model: nn.Module, params, tokens):
     """The output of an ordinary forward pass over whole texts [B, N], without a cache."""
-    return _forward(model, params, *causal(tokens))
+    tokens = tokens if isinstance(tokens, jax.Array) else np.asarray(tokens, np.int32)
+    return _forward(model, params, tokens)
 
 
 def causal(tokens):
@@ -143,8 +144,8 @@ def causal(tokens):
 
 
 @partial(jax.jit, static_argnums=0)
-def _forward(model, params, tokens, positions, mask):
-    return model.apply(params, tokens, positions, mask, None)
+def _forward(model, params, tokens):
+    return model.apply(params, *causal(tokens), None)
 
 
 def equal(one, other) -> bool:

@@ -29,10 +29,7 @@ def test_the_option_is_set_where_it_is_known_and_not_set_yet(monkeypatch):
         ("0.12.0.1", "--xla_dump_to=a", f"--xla_dump_to=a {compiler.SAFE}"),
         ("0.12.0", f"{compiler.OPTION}=dot", f"{compiler.OPTION}=dot"),
         # XLA ends a process over an option that it does not know.
-        ("0.10.1", None, None),
-        ("0.12.1", None, None),
-        ("0.12.0rc1", None, None),
-        ("0.11.0.dev20260101", None, None),
+        *((other, None, None) for other in ("0.10.1", "0.12.1", "0.12.0rc1", "0.11.0.dev20260101")),
         # What does not begin as an option is the name of a file, which XLA has to find.
         ("0.10.2", "/flags", "/flags"),
     ]

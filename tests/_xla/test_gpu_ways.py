@@ -20,39 +20,24 @@ MODEL = PrefixLM(vocab_size=tiny.VOCAB)
 PARAMS = MODEL.init()
 ASK: dict[str, Any] = dict(prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=40)
 DRAWN: dict[str, Any] = dict(sampling=jspec.Sampling(0.8, top_k=9, top_p=0.9), key=3)
-# Drafts that cost three quarters of a round and save little: now and then the drafter backs off.
-DEAR = jspec.CostCurve.of({3: 1.0, 9: 1.1, 21: 1.3}, undrafted=0.25)
-MERGED = jspec.merge(
-    jspec.Spine(tiny.VOCAB, 6, k=3),
-    jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False),
-    num_speculative_tokens=6,
+RECYCLING = dict(drafter=jspec.TokenRecycling(tiny.VOCAB))
+LOOKUP = jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False)
+BACK_OFFS = dict(
+    drafter=jspec.merge(jspec.Spine(tiny.VOCAB, 6, k=3), LOOKUP, num_speculative_tokens=6),
+    policy=jspec.Adaptive((0, 2, 6)),
+    # Drafts cost three quarters of a round and save little: now and then the drafter backs off.
+    policy_params=jspec.CostCurve.of({3: 1.0, 9: 1.1, 21: 1.3}, undrafted=0.25),
 )
-METHODS = {
-    "token_recycling": dict(drafter=jspec.TokenRecycling(tiny.VOCAB)),
-    "widths and back-offs": dict(
-        drafter=MERGED, policy=jspec.Adaptive((0, 2, 6)), policy_params=DEAR
-    ),
-}
-
-
-def generated(name, **request):
-    return jspec.decode(MODEL, PARAMS, **METHODS[name], **(ASK | request))
 
 
 # The functions that have such a way are compared one by one in the quick tests of their modules.
-pytestmark = pytest.mark.slow
-CASES = [
-    ("token_recycling", True),
-    ("token_recycling", False),
-    ("widths and back-offs", False),
-    ("widths and back-offs", True),
-]
-
-
-@pytest.fixture(scope="module", params=CASES, ids=str)
-def by_gpu_ways(request):
-    """A case, its result by the ways of a GPU, and how many places have such a way."""
-    chosen, (name, drawn) = set(), request.param
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "request_", "least"),
+    [(RECYCLING, DRAWN, 4), (RECYCLING, {}, 1), (BACK_OFFS, {}, 9), (BACK_OFFS, DRAWN, 9)],
+)
+def test_a_generation_is_the_same(monkeypatch, method, request_, least):
+    chosen = set()
 
     def way(*args, default=None, cuda=None, **others):
         del others
@@ -60,29 +45,18 @@ def by_gpu_ways(request):
         taken: Any = cuda or default
         return taken(*args)
 
-    with pytest.MonkeyPatch.context() as patch, backend.planned("gpu"):
+    def generated():
         jax.clear_caches()  # of programs that were traced the other way
+        return jspec.decode(MODEL, PARAMS, **ASK, **method, **request_)
+
+    with monkeypatch.context() as patch, backend.planned("gpu"):
         patch.setattr(jax.lax, "platform_dependent", way)
-        found = generated(name, **(DRAWN if drawn else {}))
-    jax.clear_caches()
-    return request.param, found, len(chosen)
-
-
-def test_a_generation_is_the_same(by_gpu_ways):
-    (name, drawn), found, places = by_gpu_ways
-    # Draws have ways of their own.
-    least = (4 if drawn else 1) if name == "token_recycling" else 9
-    assert places >= least, places
-    wanted = generated(name, **(DRAWN if drawn else {}))
+        found = generated()
+    assert len(chosen) >= least
+    wanted = generated()
     for part in ("tokens", "lengths", "status", "stats"):
         leaves = (jax.tree.leaves(getattr(one, part)) for one in (found, wanted))
         for one, other in zip(*leaves, strict=True):
             np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("by_gpu_ways", [("widths and back-offs", False)], indirect=True, ids=str)
-def test_there_are_back_offs_and_drafts(by_gpu_ways):
-    """Or else the loops that take turns would not have been compared."""
-    stats = by_gpu_ways[1].stats
-    rounds, drafted = stats.acceptance_histogram.sum(), stats.num_drafts.sum()
-    assert 0 < drafted < rounds
+    if method is BACK_OFFS and not request_:  # or the loops that take turns were not compared
+        assert 0 < found.stats.num_drafts.sum() < found.stats.acceptance_histogram.sum()

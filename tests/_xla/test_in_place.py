@@ -38,10 +38,7 @@ def test_it_is_lax_switch(platform):
         for kind in (jnp.int32, jnp.int8):
             ours, its = jitted(platform, kind(index), *arrays())
             jax.tree.map(np.testing.assert_array_equal, ours, its)
-
-
-def test_one_branch_needs_no_index(platform):
-    state, given = arrays()
+    state, given = arrays()  # one branch needs no index
     found = switch(jnp.int32(7), BRANCHES[:1], state, given, platform)
     jax.tree.map(np.testing.assert_array_equal, found, BRANCHES[0](state, given))
 

@@ -1,6 +1,6 @@
 """Every drafter, once. A new method joins the contract by a line here."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -34,8 +34,23 @@ def _script():
 
 
 @cache
+def _rollouts():
+    return jspec.Rollouts(_script().tokens, jnp.array([64, 0, 9, 30, 64, 1]))
+
+
+@cache
 def _medusa():
     return {"params": fresh(_MEDUSA, tiny.params(tiny.model()))}
+
+
+@cache
+def _store():
+    corpus = np.random.default_rng(3).integers(0, tiny.VOCAB, 3000)
+    return jspec.datastore.build(corpus, tiny.VOCAB)
+
+
+def _of(head):
+    return lambda: _variables(head)
 
 
 @dataclass(frozen=True)
@@ -50,166 +65,107 @@ class AtRandom(jspec.WidthPolicy):
 
 
 class Made(Mapping):
-    """Drafters with their params by name, each made when it is first asked for."""
+    """Drafters with their params by name, these made when they are first asked for."""
 
-    def __init__(self, makers: dict[str, Callable[[], tuple]]):
-        self._makers = makers
-        self._made = cache(lambda name: makers[name]())
+    def __init__(self, made: dict[str, tuple]):
+        self._made = made
 
     def __getitem__(self, name: str) -> tuple:
-        return self._made(name)
+        drafter, *params = self._made[name]
+        return drafter, params[0]() if params else None
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._makers)
+        return iter(self._made)
 
     def __len__(self) -> int:
-        return len(self._makers)
+        return len(self._made)
+
+    def drafters(self) -> list:
+        """Without params, which take a second to make."""
+        return [drafter for drafter, *_ in self._made.values()]
 
 
-# name: (drafter, its params)
-_MAKERS = {
-    "token_recycling": lambda: (jspec.TokenRecycling(tiny.VOCAB), None),
-    "token_recycling_small": lambda: (
+_RECYCLING = jspec.TokenRecycling(tiny.VOCAB, _SMALL)
+_LOOKUP = jspec.PromptLookup(num_speculative_tokens=4, whole=False)
+_LOOKUPS = jspec.merge(
+    jspec.PromptLookup(2, whole=False), jspec.PromptLookup(3), num_speculative_tokens=3
+)
+_TREE = dict(num_speculative_tokens=8, max_depth=4, beam=4)
+_CHAIN, _RECURSIVE = trees.chain(3), dict(scheme=jspec.schemes.RECURSIVE)
+_MADE = {
+    # name: (drafter, what makes its params, if it has any)
+    "token_recycling": (jspec.TokenRecycling(tiny.VOCAB),),
+    "token_recycling_small": (
         jspec.TokenRecycling(tiny.VOCAB, _SMALL, k=3, update_on_prefill=True, pairs=64),
-        None,
     ),
-    "token_recycling_per_row": lambda: (
-        jspec.TokenRecycling(tiny.VOCAB, _SMALL, per_row=True),
-        None,
-    ),
-    "spine": lambda: (jspec.Spine(tiny.VOCAB, num_speculative_tokens=7, k=5), None),
-    "prompt_lookup": lambda: (jspec.PromptLookup(num_speculative_tokens=4), None),
-    "rest": lambda: (
-        jspec.REST(num_speculative_tokens=9, max_depth=4, num_matches=6),
-        jspec.datastore.build(np.random.default_rng(3).integers(0, tiny.VOCAB, 3000), tiny.VOCAB),
-    ),
-    "prompt_lookup_latest": lambda: (
+    "token_recycling_per_row": (jspec.TokenRecycling(tiny.VOCAB, _SMALL, per_row=True),),
+    "spine": (jspec.Spine(tiny.VOCAB, num_speculative_tokens=7, k=5),),
+    "prompt_lookup": (jspec.PromptLookup(num_speculative_tokens=4),),
+    "rest": (jspec.REST(num_speculative_tokens=9, max_depth=4, num_matches=6), _store),
+    "prompt_lookup_latest": (
         jspec.PromptLookup(num_speculative_tokens=3, whole=False, latest=True),
-        None,
     ),
-    "prompt_lookup_verified": lambda: (
-        jspec.with_verifier(
-            jspec.PromptLookup(num_speculative_tokens=3), jspec.rules.deterministic_proposal
-        ),
-        None,
+    "prompt_lookup_verified": (
+        jspec.with_verifier(jspec.PromptLookup(3), jspec.rules.deterministic_proposal),
     ),
-    "jump_forward": lambda: (
-        jspec.JumpForward(num_speculative_tokens=3),
-        None,
-    ),  # without a grammar
-    "lookahead": lambda: (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3), None),
-    "suffix": lambda: (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
-    "suffix_of_rollouts": lambda: (
-        jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=8),
-        jspec.Rollouts(_script().tokens, jnp.array([64, 0, 9, 30, 64, 1])),
+    "jump_forward": (jspec.JumpForward(num_speculative_tokens=3),),  # without a grammar
+    "lookahead": (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3),),
+    "suffix": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64),),
+    "suffix_of_rollouts": (
+        jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=8), _rollouts
     ),
-    "scripted": lambda: (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _script()),
-    "merge": lambda: (
-        jspec.merge(
-            jspec.TokenRecycling(tiny.VOCAB, _SMALL),
-            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-        ),
-        None,
+    "scripted": (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _script),
+    "merge": (jspec.merge(_RECYCLING, _LOOKUP),),
+    "speculative_decoding": (jspec.SpeculativeDecoding(_DRAFT, 3), _weights),
+    "speculative_decoding_published": (
+        jspec.SpeculativeDecoding(_DRAFT, 3, **_RECURSIVE), _weights
     ),
-    "speculative_decoding": lambda: (jspec.SpeculativeDecoding(_DRAFT, 3), _weights()),
-    "speculative_decoding_published": lambda: (
-        jspec.SpeculativeDecoding(_DRAFT, 3, scheme=jspec.schemes.RECURSIVE),
-        _weights(),
+    "pard": (jspec.PARD(_DRAFT, mask_token_id=22, template=_SMALL), _weights),
+    "pard_published": (
+        jspec.PARD.published(_DRAFT, mask_token_id=22, template=_CHAIN), _weights
     ),
-    "pard": lambda: (jspec.PARD(_DRAFT, mask_token_id=22, template=_SMALL), _weights()),
-    "pard_published": lambda: (
-        jspec.PARD.published(_DRAFT, mask_token_id=22, template=trees.chain(3)),
-        _weights(),
-    ),
-    "spectr": lambda: (jspec.SpecTr(_DRAFT, num_chains=3, max_depth=3), _weights()),
-    "specinfer": lambda: (jspec.SpecInfer(_DRAFT, (3, 1, 1)), _weights()),
-    "sequoia": lambda: (jspec.Sequoia(_DRAFT, _SMALL), _weights()),
-    "rsd_c": lambda: (jspec.RSDC(_DRAFT, (2, 2)), _weights()),
-    "rsd_s": lambda: (jspec.RSDS(_DRAFT, beam=3, max_depth=3), _weights()),
-    "dyspec": lambda: (
-        jspec.DySpec(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4),
-        _weights(),
-    ),
-    "coupled_tree": lambda: (
-        jspec.CoupledTree(
-            _DRAFT, num_speculative_tokens=8, max_depth=4, beam=4, order=trees.heavy_paths
-        ),
-        _weights(),
-    ),
-    "mixture": lambda: (
-        jspec.merge(
-            jspec.TokenRecycling(tiny.VOCAB, _SMALL),
-            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-            jspec.merge(
-                jspec.PromptLookup(2, whole=False), jspec.PromptLookup(3), num_speculative_tokens=3
-            ),
-            num_speculative_tokens=6,
-        ),
-        None,
-    ),
-    "mixture_with_a_draft_model": lambda: (
+    "spectr": (jspec.SpecTr(_DRAFT, num_chains=3, max_depth=3), _weights),
+    "specinfer": (jspec.SpecInfer(_DRAFT, (3, 1, 1)), _weights),
+    "sequoia": (jspec.Sequoia(_DRAFT, _SMALL), _weights),
+    "rsd_c": (jspec.RSDC(_DRAFT, (2, 2)), _weights),
+    "rsd_s": (jspec.RSDS(_DRAFT, beam=3, max_depth=3), _weights),
+    "dyspec": (jspec.DySpec(_DRAFT, **_TREE), _weights),
+    "coupled_tree": (jspec.CoupledTree(_DRAFT, **_TREE, order=trees.heavy_paths), _weights),
+    "mixture": (jspec.merge(_RECYCLING, _LOOKUP, _LOOKUPS, num_speculative_tokens=6),),
+    "mixture_with_a_draft_model": (
         # As many nodes as the draft model has: it must not take them for its own.
-        jspec.merge(
-            jspec.SpeculativeDecoding(_DRAFT, 4),
-            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-            num_speculative_tokens=4,
-        ),
-        (_weights(), None),
+        jspec.merge(jspec.SpeculativeDecoding(_DRAFT, 4), _LOOKUP, num_speculative_tokens=4),
+        lambda: (_weights(), None),
     ),
-    "block": lambda: (
-        jspec.BlockDrafter(_BLOCK, num_speculative_tokens=7, beam=3, num_candidates=8),
-        _variables(_BLOCK),
+    "block": (
+        jspec.BlockDrafter(_BLOCK, num_speculative_tokens=7, beam=3, num_candidates=8), _of(_BLOCK)
     ),
-    "eagle": lambda: (jspec.EAGLE(_EAGLE, _SMALL), _variables(_EAGLE)),
-    "eagle_recursive": lambda: (
-        jspec.EAGLE(_EAGLE, _SMALL, scheme=jspec.schemes.RECURSIVE),
-        _variables(_EAGLE),
+    "eagle": (jspec.EAGLE(_EAGLE, _SMALL), _of(_EAGLE)),
+    "eagle_recursive": (jspec.EAGLE(_EAGLE, _SMALL, **_RECURSIVE), _of(_EAGLE)),
+    "eagle2": (jspec.EAGLE2(_EAGLE, **_TREE), _of(_EAGLE)),
+    "eagle3": (jspec.EAGLE2(_EAGLE3, **_TREE), _of(_EAGLE3)),
+    "eagle_candidates": (jspec.EAGLE(_NARROW, _SMALL), _of(_NARROW)),
+    "mtp": (jspec.EAGLE(_MTP, _SMALL), _of(_MTP)),
+    "medusa": (jspec.Medusa(_MEDUSA, _SMALL), _medusa),
+    "lyanna": (jspec.Lyanna(_LYANNA, num_speculative_tokens=7, beam=3), _of(_LYANNA)),
+    "lyanna_separate": (
+        jspec.Lyanna(_LYANNA, 5, beam=3, resampling=Separate(6, threshold=1)),
+        _of(_LYANNA),
     ),
-    "eagle2": lambda: (
-        jspec.EAGLE2(_EAGLE, num_speculative_tokens=8, max_depth=4, beam=4),
-        _variables(_EAGLE),
+    "lyanna_merged": (
+        jspec.merge(jspec.Lyanna(_LYANNA, num_speculative_tokens=5, beam=3), _LOOKUP),
+        lambda: (_variables(_LYANNA), None),
     ),
-    "eagle3": lambda: (
-        jspec.EAGLE2(_EAGLE3, num_speculative_tokens=8, max_depth=4, beam=4),
-        _variables(_EAGLE3),
-    ),
-    "eagle_candidates": lambda: (jspec.EAGLE(_NARROW, _SMALL), _variables(_NARROW)),
-    "mtp": lambda: (jspec.EAGLE(_MTP, _SMALL), _variables(_MTP)),
-    "medusa": lambda: (jspec.Medusa(_MEDUSA, _SMALL), _medusa()),
-    "lyanna": lambda: (
-        jspec.Lyanna(_LYANNA, num_speculative_tokens=7, beam=3),
-        _variables(_LYANNA),
-    ),
-    "lyanna_separate": lambda: (
-        jspec.Lyanna(
-            _LYANNA,
-            num_speculative_tokens=5,
-            beam=3,
-            resampling=Separate(num_speculative_tokens=6, threshold=1),
-        ),
-        _variables(_LYANNA),
-    ),
-    "lyanna_merged": lambda: (
-        jspec.merge(
-            jspec.Lyanna(_LYANNA, num_speculative_tokens=5, beam=3),
-            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-        ),
-        (_variables(_LYANNA), None),
-    ),
-}
-DRAFTERS = Made(_MAKERS)
+}  # fmt: skip
+DRAFTERS = Made(_MADE)
 
 
 def call_of(name):
     """The arguments of a call that drafts so, by name; "adaptive" has a policy too."""
     if name == "adaptive":
-        members = (
-            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-            jspec.TokenRecycling(tiny.VOCAB, _SMALL),
-        )
         return dict(
-            drafter=jspec.merge(*members, num_speculative_tokens=6), drafter_params=None,
-            policy=jspec.Adaptive((0, 1, 4)), policy_params=_COSTS,
+            drafter=jspec.merge(_LOOKUP, _RECYCLING, num_speculative_tokens=6),
+            drafter_params=None, policy=jspec.Adaptive((0, 1, 4)), policy_params=_COSTS,
         )  # fmt: skip
     drafter, params = DRAFTERS[name]
     return dict(drafter=drafter, drafter_params=params)

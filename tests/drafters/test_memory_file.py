@@ -16,29 +16,19 @@ MODEL = PrefixLM()
 PARAMS = MODEL.init()
 SIZE = MODEL.vocab_size
 TREE = jspec.tree.branching([2, 1])
-DRAFTERS = {
-    "matrix": (jspec.TokenRecycling(SIZE, TREE), None),
-    "past": (jspec.Suffix(num_speculative_tokens=4, capacity=64), None),
-    "merge": (
-        jspec.merge(
-            jspec.TokenRecycling(SIZE, TREE), jspec.Suffix(4, capacity=64), num_speculative_tokens=4
-        ),
-        None,
-    ),
-}
+MATRIX, PAST = jspec.TokenRecycling(SIZE, TREE), jspec.Suffix(4, capacity=64)
+DRAFTERS = {"matrix": MATRIX, "past": PAST}
+DRAFTERS |= {"merge": jspec.merge(MATRIX, PAST, num_speculative_tokens=4)}
 
 
-def run(name, state=None):
-    drafter, params = DRAFTERS[name]
-    return jspec.decode(
-        MODEL, PARAMS, [[1, 2, 3, 1, 2]], drafter=drafter, drafter_params=params,
-        drafter_state=state, max_new_tokens=30,
-    )  # fmt: skip
+def run(name):
+    ask = dict(drafter=DRAFTERS[name], max_new_tokens=30)
+    return jspec.decode(MODEL, PARAMS, [[1, 2, 3, 1, 2]], **ask)
 
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_what_is_loaded_is_what_was_saved(tmp_path, name):
-    (drafter, _), state = DRAFTERS[name], run(name).drafter_state
+    drafter, state = DRAFTERS[name], run(name).drafter_state
     jspec.memory_file.save(tmp_path / "new" / "memory", drafter, state, "toy")
     known = jspec.memory_file.load(tmp_path / "new" / "memory", drafter, "toy")
     start = drafter.init(1, 40, state), drafter.init(1, 40, known)
@@ -51,7 +41,7 @@ def test_what_is_loaded_is_what_was_saved(tmp_path, name):
 
 
 def test_misfits_are_refused_in_one_sentence(tmp_path):
-    (matrix, _), (past, _) = DRAFTERS["matrix"], DRAFTERS["past"]
+    matrix, past = MATRIX, PAST
     file, state = tmp_path / "m", run("matrix").drafter_state
     jspec.memory_file.save(file, matrix, state, "smollm")
     files, larger = jspec.memory_file, jspec.TokenRecycling(SIZE + 1, TREE)
@@ -64,7 +54,7 @@ def test_misfits_are_refused_in_one_sentence(tmp_path):
          "PromptLookup keeps nothing that outlives a call"),
         (lambda: files.check_outlives(jspec.Spine(SIZE)),
          "Spine keeps nothing .*Token.* or jspec.Suffix"),
-        (lambda: files.save(file, DRAFTERS["merge"][0], state), "pass the drafter that it is of"),
+        (lambda: files.save(file, DRAFTERS["merge"], state), "pass the drafter that it is of"),
         # A good file is not replaced by one that would be refused.
         (lambda: files.save(file, larger, state),
          r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter"),
@@ -80,7 +70,7 @@ def test_a_memory_of_version_0_1_is_refused_by_name(tmp_path):
     said = {"format": "jspec memory 1", "drafter": "TokenRecycling", "about": ""}
     save_file({"": np.zeros((1, SIZE, 8), np.int32)}, tmp_path / "m", said)
     with pytest.raises(jspec.InputError, match=r"m is a drafter's memory that jspec 0\.1 wrote"):
-        jspec.memory_file.load(tmp_path / "m", DRAFTERS["matrix"][0])
+        jspec.memory_file.load(tmp_path / "m", MATRIX)
 
 
 def test_a_merged_matrix_has_the_lines_of_all_replicas():
@@ -92,14 +82,12 @@ def test_a_merged_matrix_has_the_lines_of_all_replicas():
     assert merged.lines.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
     # A line of a pair comes with its key: of two pairs, the one whose line is taken.
     drafter = replace(drafter, pairs=2)
+    both = (first, [[0, 0], [1, 3]], [0, 7]), (second, [[2, 1], [3, 1]], [5, 9])
     states = [
         drafter.init(1, 8, None).replace(
             lines=jnp.array([[*it, *pairs]]), keys=jnp.array([keys], jnp.uint32)
         )
-        for it, pairs, keys in (
-            (first, [[0, 0], [1, 3]], [0, 7]),
-            (second, [[2, 1], [3, 1]], [5, 9]),
-        )
+        for it, pairs, keys in both
     ]
     merged = jspec.memory_file.merge(drafter, states)
     assert merged.lines[0, 4:].tolist() == [[2, 1], [3, 1]]
@@ -120,18 +108,11 @@ def test_a_merged_past_has_the_newest_of_all_replicas():
 
 
 def test_unmergeable_memories_are_refused():
+    sizes = [jspec.TokenRecycling(size, jspec.tree.chain(1), k=1) for size in (4, 5)]
     cases = [
         ((jspec.PromptLookup(), [jnp.zeros(3)]), "PromptLookup, whose memories cannot be merged"),
-        (
-            (
-                jspec.TokenRecycling(4, jspec.tree.chain(1), k=1),
-                [
-                    jspec.TokenRecycling(size, jspec.tree.chain(1), k=1).init(1, 8, None)
-                    for size in (4, 5)
-                ],
-            ),
-            r"states\[1\] has arrays of shapes \[\(1, 5, 1\)\]",
-        ),
+        ((sizes[0], [one.init(1, 8, None) for one in sizes]),
+         r"states\[1\] has arrays of shapes \[\(1, 5, 1\)\]"),
         ((jspec.Suffix(capacity=8), [jnp.zeros(8)]), "not memories of Suffix"),
-    ]
+    ]  # fmt: skip
     refusals.check(cases, lambda given: jspec.memory_file.merge(*given))

@@ -1,6 +1,5 @@
 """The recorded models, each loaded and its forward pass traced once."""
 
-import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,6 @@ from jspec.types import Output
 FIXTURES = Path(__file__).parent / "fixtures"
 QUICK = ("deepseek_v3", "gemma3", "gpt2", "llama31", "mixtral", "qwen3_next")
 """One family of each kind of attention or memory; the slow tests have all others."""
-SHARED = Path(os.environ.get("JSPEC_SHARED", Path(__file__).parents[2].parent / "shared"))
 
 
 class Recorded(NamedTuple):
@@ -61,15 +59,6 @@ def recorded() -> Callable[[str], Recorded]:
 @pytest.fixture
 def fixtures() -> Path:
     return FIXTURES
-
-
-@pytest.fixture(params=["stories260k", "babyllama-target", "babyllama-draft"])
-def pretrained(request: pytest.FixtureRequest) -> Path:
-    """A pre-trained checkpoint that is not part of the repository."""
-    folder = SHARED / "models" / request.param
-    if not folder.is_dir():
-        pytest.skip(f"{folder} is not here; set JSPEC_SHARED to the folder that has models/")
-    return folder
 
 
 @pytest.fixture(autouse=True)

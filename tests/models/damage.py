@@ -22,8 +22,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import published_heads
 import tiny_gguf
-from published_heads import normal, write
 
 import jspec
 from jspec.drafters.contrib import ngrams
@@ -129,7 +129,9 @@ class Readers:
         head = MedusaHeads(MedusaConfig(*sizes, num_heads=2))
         variables = head.init(jax.random.key(0), jnp.zeros((1, 1, sizes[1])))
         jspec.models.heads.save(folder / "whole.head", head, variables, target)
-        _save_published(folder / "whole.published", target)
+        published = published_heads.eagle_tensors()
+        published["embed_tokens.weight"] = published_heads.EMBED
+        published_heads.write(folder / "whole.published", published, published_heads.LLAMA)
         model, self._suffix = jspec.testing.PrefixLM(), jspec.Suffix(capacity=64)
         ask = dict(drafter=self._suffix, max_new_tokens=4)
         state = jspec.decode(model, model.init(), [[1, 2, 3]], **ask).drafter_state
@@ -174,11 +176,10 @@ class Readers:
         return lambda: self.read(kind, place)
 
     def read(self, kind: str, place: Path) -> Any:
-        folders = dict.fromkeys(FAMILIES, self._read_family)
-        heads = dict.fromkeys(
-            ("head", "published"), lambda place: jspec.models.heads.load(place, self._target)
-        )
-        return (folders | heads | {
+        load = jspec.models.heads.load
+        return (dict.fromkeys(FAMILIES, self._read_family) | {
+            "head": lambda place: load(place, self._target),
+            "published": lambda place: load(place, published_heads.TARGET),
             "folder": jspec.models.load, "gguf": jspec.models.load,
             "tokenizer": _read_tokenizer, "orbax": jspec.models.restore,
             "run": lambda place: Checkpoints(place, {"a": 1}).restore(self._state),
@@ -219,25 +220,6 @@ def _read_tokenizer(place: Path) -> Any:
 def _read_pickle(place: Path) -> Any:
     found = pickles.open_file(place)
     return [found.read(name) for name in found.files]
-
-
-def _save_published(folder: Path, target: Any) -> None:
-    """A head of EAGLE in the layout in which it is published."""
-    config = json.loads((FIXTURES / "llama2/config.json").read_text("utf-8"))
-    width, inner = config["hidden_size"], config["intermediate_size"]
-    key = width * config["num_key_value_heads"] // config["num_attention_heads"]
-    attention = {"q": (width, width), "k": (key, width), "v": (key, width), "o": (width, width)}
-    mlp = {"gate": (inner, width), "up": (inner, width), "down": (width, inner)}
-    shapes = {f"self_attn.{part}_proj": shape for part, shape in attention.items()}
-    shapes |= {f"mlp.{part}_proj": shape for part, shape in mlp.items()}
-    shapes = {f"layers.0.{name}.weight": shape for name, shape in shapes.items()}
-    shapes |= {
-        "layers.0.post_attention_layernorm.weight": (width,),
-        "fc.weight": (width, 2 * width),
-    }
-    arrays = {name: normal(*shape) for name, shape in shapes.items()}
-    arrays["embed_tokens.weight"] = np.asarray(target.params["params"]["embed"], np.float32)
-    write(folder, arrays, config | {"num_hidden_layers": 1})
 
 
 _PICKLE = (

@@ -14,26 +14,17 @@ import jspec.models
 from jspec.models import heads
 from jspec.models.huggingface.pickles import DTYPES
 
-LAYERS = 6
+LAYERS, E = 6, 16
 MODEL = tiny.model(num_layers=LAYERS)
 TARGET = jspec.models.Loaded(MODEL, tiny.params(MODEL), None, (), None)
 EMBED, HEAD = (np.array(TARGET.params["params"][name]) for name in ("embed", "head"))
-SHAPE = {
-    "vocab_size": tiny.VOCAB,
-    "hidden_size": MODEL.config.hidden_size,
-    "intermediate_size": 24,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 5000.0,
-}
+SHAPE = dict(
+    vocab_size=tiny.VOCAB, hidden_size=MODEL.config.hidden_size, intermediate_size=24,
+    num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, rms_norm_eps=1e-5,
+    rope_theta=5000.0,
+)  # fmt: skip
 """Of a head's layers."""
-LLAMA = SHAPE | {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "num_hidden_layers": 1,
-}
+LLAMA = dict(architectures=["LlamaForCausalLM"], model_type="llama", num_hidden_layers=1) | SHAPE
 IDS = [0, 2, 3, 7, 8, 11, 15, 20, 22]
 """The tokens that a head scores, if these are not all."""
 
@@ -44,6 +35,22 @@ def normal(*shape, seed=0, scale=0.3):
 
 def without(held, *names):
     return {name: value for name, value in held.items() if name not in names}
+
+
+def layer_tensors(inputs, norms):
+    sizes = {"q": E, "k": E // 2, "v": E // 2}
+    attention = {f"self_attn.{part}_proj.weight": normal(out, inputs, seed=1 + number)
+                 for number, (part, out) in enumerate(sizes.items())}  # fmt: skip
+    mlp = {"gate": normal(24, E, seed=4), "up": normal(24, E, seed=5), "down": normal(E, 24)}
+    rest = {"self_attn.o_proj.weight": normal(E, E)}
+    rest |= {f"mlp.{part}_proj.weight": matrix for part, matrix in mlp.items()}
+    rest |= {f"{name}.weight": 1 + normal(E, seed=6 + n) for n, name in enumerate(norms)}
+    return {f"layers.0.{name}": matrix for name, matrix in (attention | rest).items()}
+
+
+def eagle_tensors(bias=True):
+    tensors = {"fc.weight": normal(E, 2 * E), **layer_tensors(E, ["post_attention_layernorm"])}
+    return tensors | ({"fc.bias": normal(E, seed=9)} if bias else {})
 
 
 def write(folder, tensors, config, file="model.safetensors"):

@@ -43,14 +43,9 @@ def main() -> None:
         model.save_pretrained(FIXTURES / name)
         tokens = np.random.default_rng(0).integers(0, model.config.vocab_size, (BATCH, LENGTH))
         texts = torch.from_numpy(tokens)
-        greedy = model.generate(
-            texts,
-            attention_mask=torch.ones_like(texts),  # no token is one of padding
-            max_new_tokens=GREEDY,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-        )
+        mask = torch.ones_like(texts)  # no token is one of padding
+        how = dict(attention_mask=mask, do_sample=False, eos_token_id=None, pad_token_id=0)
+        greedy = model.generate(texts, max_new_tokens=GREEDY, **how)
         reference = {
             "tokens": tokens,
             "logits": logits(model, tokens),

@@ -7,73 +7,29 @@ Needs the parity extra: `python tests/models/record_mtp.py [NAME ..]`.
 """
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
-from transformers.models.deepseek_v3 import modeling_deepseek_v3 as deepseek
-from transformers.models.glm4_moe import modeling_glm4_moe as glm
-from transformers.models.glm4_moe_lite import modeling_glm4_moe_lite as lite
-from transformers.models.qwen3_5 import modeling_qwen3_5 as qwen3_5
-from transformers.models.qwen3_5_moe import modeling_qwen3_5_moe as qwen3_5_moe
-from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
 HERE = Path(__file__).parent
 LENGTH, STEPS = 12, 3
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A family's layer, and the names of its head."""
-
-    layer: Callable[..., Any]
-    rotary: Callable[..., Any]
-    prefix: str
-    block: str
-    fuse: str
-    token_norm: str
-    state_norm: str
-    norm: str
-    offset: float = 0.0
-    """Added to the scales of the norms."""
-    number: int = 0
-    """Of the layer, which says whether it has experts."""
-
-
-QWEN = {
-    "prefix": "mtp.",
-    "block": "layers.0.",
-    "fuse": "fc",
-    "token_norm": "pre_fc_norm_embedding",
-    "state_norm": "pre_fc_norm_hidden",
-    "norm": "norm",
-    "offset": 1.0,
-}
-NEXTN = {
-    "prefix": "model.layers.3.",
-    "block": "",
-    "fuse": "eh_proj",
-    "token_norm": "enorm",
-    "state_norm": "hnorm",
-    "norm": "shared_head.norm",
-    "number": 1,
-}
+# Prefix, block, fuse, norms of token, state and output, what is added to their scales, and the
+# number of the layer, which says whether it has experts.
+QWEN = ("mtp.", "layers.0.", "fc",
+        ("pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"), 1.0, 0)  # fmt: skip
+NEXTN = "model.layers.3.", "", "eh_proj", ("enorm", "hnorm", "shared_head.norm"), 0.0, 1
 KINDS = {
-    "qwen3_next": Kind(qwen.Qwen3NextDecoderLayer, qwen.Qwen3NextRotaryEmbedding, **QWEN),
-    "qwen3_5": Kind(qwen3_5.Qwen3_5DecoderLayer, qwen3_5.Qwen3_5TextRotaryEmbedding, **QWEN),
-    "qwen3_5_moe": Kind(
-        qwen3_5_moe.Qwen3_5MoeDecoderLayer, qwen3_5_moe.Qwen3_5MoeTextRotaryEmbedding, **QWEN
-    ),
-    "deepseek_v3": Kind(
-        deepseek.DeepseekV3DecoderLayer, deepseek.DeepseekV3RotaryEmbedding, **NEXTN
-    ),
-    "glm4_moe": Kind(glm.Glm4MoeDecoderLayer, glm.Glm4MoeRotaryEmbedding, **NEXTN),
-    "glm4_moe_lite": Kind(lite.Glm4MoeLiteDecoderLayer, lite.Glm4MoeLiteRotaryEmbedding, **NEXTN),
+    "qwen3_next": ("Qwen3Next", "Qwen3Next", QWEN),
+    "qwen3_5": ("Qwen3_5", "Qwen3_5Text", QWEN),
+    "qwen3_5_moe": ("Qwen3_5Moe", "Qwen3_5MoeText", QWEN),
+    "deepseek_v3": ("DeepseekV3", "DeepseekV3", NEXTN),
+    "glm4_moe": ("Glm4Moe", "Glm4Moe", NEXTN),
+    "glm4_moe_lite": ("Glm4MoeLite", "Glm4MoeLite", NEXTN),
 }
+"""The names of a family's layer and of its rotary embedding, and those of its head."""
 
 
 def norm(x, weight, eps, offset):
@@ -97,8 +53,10 @@ def by_expert(tensors):
     return found
 
 
-def record(name: str, kind: Kind) -> None:
-    folder = HERE / "fixtures" / name
+def record(name: str) -> None:
+    folder, (layer_of, rotary_of, names) = HERE / "fixtures" / name, KINDS[name]
+    prefix, block, fuse, norms, offset, number = names
+    library = import_module(f"transformers.models.{name}.modeling_{name}")
     model = AutoModelForCausalLM.from_pretrained(folder, experts_implementation="eager")
     model = model.double().eval()
     config = AutoConfig.from_pretrained(folder)
@@ -110,36 +68,37 @@ def record(name: str, kind: Kind) -> None:
     def noise(*shape):
         return 0.3 * torch.randn(shape, generator=generator)
 
-    layer = kind.layer(config, kind.number).double().eval()
+    layer = getattr(library, f"{layer_of}DecoderLayer")(config, number).double().eval()
     for key, tensor in layer.state_dict().items():
         scale = tensor.ndim == 1 and key.endswith("norm.weight")
-        tensor.copy_((noise(*tensor.shape) + (1 - kind.offset) * scale).double())
-    own = {f"{kind.fuse}.weight": noise(width, 2 * width).double()}
-    for part in (kind.token_norm, kind.state_norm, kind.norm):
-        own[f"{part}.weight"] = (noise(width) + 1 - kind.offset).double()
+        tensor.copy_((noise(*tensor.shape) + (1 - offset) * scale).double())
+    own = {f"{fuse}.weight": noise(width, 2 * width).double()}
+    for part in norms:
+        own[f"{part}.weight"] = (noise(width) + 1 - offset).double()
     tokens = torch.randint(config.vocab_size, (2, LENGTH + STEPS), generator=generator)
     embed, head = model.model.embed_tokens.weight, model.lm_head.weight
     states = model.model(tokens).last_hidden_state[:, :LENGTH]
     positions = torch.arange(LENGTH)[None].expand(2, -1)
-    turns = kind.rotary(config).double()(states, positions)
+    rotary = getattr(library, f"{rotary_of}RotaryEmbedding")
+    turns = rotary(config).double()(states, positions)
     causal = torch.full((LENGTH, LENGTH), -torch.inf, dtype=torch.float64).triu(1)[None, None]
     reference = {"tokens": tokens, "states": states.float()}
     eps = config.rms_norm_eps
     for step in range(1, STEPS + 1):
         following = embed[tokens[:, step : step + LENGTH]]
         pair = [
-            norm(following, own[f"{kind.token_norm}.weight"], eps, kind.offset),
-            norm(states, own[f"{kind.state_norm}.weight"], eps, kind.offset),
+            norm(x, own[f"{part}.weight"], eps, offset)
+            for x, part in zip((following, states), norms, strict=False)
         ]
-        x = torch.cat(pair, -1) @ own[f"{kind.fuse}.weight"].T
+        x = torch.cat(pair, -1) @ own[f"{fuse}.weight"].T
         x = layer(x, position_embeddings=turns, attention_mask=causal)
-        states = norm(x, own[f"{kind.norm}.weight"], eps, kind.offset)
+        states = norm(x, own[f"{norms[2]}.weight"], eps, offset)
         reference[f"states_{step}"] = states.float()
         reference[f"logits_{step}"] = (states @ head.T).float()
-    held = {f"{kind.block}{key}": tensor for key, tensor in layer.state_dict().items()} | own
-    if kind.block == "":  # files of a layer behind the last have copies of both tables
+    held = {f"{block}{key}": tensor for key, tensor in layer.state_dict().items()} | own
+    if block == "":  # files of a layer behind the last have copies of both tables
         held |= {"embed_tokens.weight": embed, "shared_head.head.weight": head}
-    held = {f"{kind.prefix}{key}": tensor for key, tensor in by_expert(held).items()}
+    held = {f"{prefix}{key}": tensor for key, tensor in by_expert(held).items()}
     place = HERE / "mtp" / name
     place.mkdir(parents=True, exist_ok=True)
     for file, tensors in (("mtp", held), ("reference", reference)):
@@ -154,7 +113,7 @@ def record(name: str, kind: Kind) -> None:
 def main() -> None:
     with torch.no_grad():
         for name in sys.argv[1:] or KINDS:
-            record(name, KINDS[name])
+            record(name)
 
 
 if __name__ == "__main__":

@@ -67,16 +67,10 @@ class NodesLast(BatchInvariant):
     softmax = Implementation.softmax
 
 
-@pytest.mark.parametrize(
-    ("way", "sizes"),
-    [
-        (Implementation(), [8]),
-        pytest.param(NodesLast(8), [8], marks=pytest.mark.slow),
-        (BatchInvariant(8, depth=2), [8]),
-        pytest.param(BatchInvariant(8), [9], marks=pytest.mark.slow),
-    ],
-    ids=["no value", "today's order", "too small a depth", "another width"],
-)
+@pytest.mark.parametrize(("way", "sizes"), [
+    (Implementation(), [8]), pytest.param(NodesLast(8), [8], marks=pytest.mark.slow),
+    (BatchInvariant(8, depth=2), [8]), pytest.param(BatchInvariant(8), [9], marks=pytest.mark.slow),
+], ids=["no value", "today's order", "too small a depth", "another width"])  # fmt: skip
 def test_what_makes_bits_differ(way, sizes, fixtures):
     """Negative controls."""
     loaded = jspec.models.load(fixtures / "llama31", with_tokenizer=False)
@@ -123,11 +117,8 @@ def test_no_drafter_or_policy_changes_a_bit(depth, policy, sampling):
 
 
 def test_bad_input_is_a_sentence(fixtures):
-    for arguments, said in (
-        ((1,), "num_tokens is 1"),
-        ((8, 8), "depth is 8"),
-        ((8, 0), "depth is 0"),
-    ):
+    refused = ((1,), "num_tokens is 1"), ((8, 8), "depth is 8"), ((8, 0), "depth is 0")
+    for arguments, said in refused:
         with pytest.raises(jspec.InputError, match=said):
             BatchInvariant(*arguments)
     hybrid = jspec.models.shapes(fixtures / "qwen3_next").model
@@ -136,11 +127,7 @@ def test_bad_input_is_a_sentence(fixtures):
     params = tiny.params(tiny.model())
     drafter = jspec.PromptLookup(num_speculative_tokens=8)
     for way, policy, said in (
-        (
-            BatchInvariant(8),
-            jspec.FixedWidth(),
-            "a round has 9 tokens .*draft at most 7, .*invariant. 9",
-        ),
+        (BatchInvariant(8), jspec.FixedWidth(), "has 9 tokens .*draft at most 7, .*invariant. 9"),
         (BatchInvariant(16, 4), jspec.FixedWidth(), "trees have depth 8 and .*pass depth=8"),
         (BatchInvariant(16, 4), jspec.FixedWidth(6), "trees have depth 6 and .*pass depth=6"),
     ):

@@ -1,10 +1,8 @@
 """A node of a tree has the bits of its token in plain decoding, in every family and dtype."""
 
-import itertools
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,7 +12,6 @@ import jspec.models
 from jspec import testing
 from jspec._xla import native
 
-NAMES = sorted(folder.name for folder in (Path(__file__).parent / "fixtures").iterdir())
 pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
 
 
@@ -34,18 +31,6 @@ def test_every_family_in_float32(variant):
     found = testing.check_bits(model, variant.params, texts(model), sizes=[6], batch_size=3)
     assert found.equal is has_kernels(model), found
     assert found.num_nodes == 34 and found.num_numbers > 34 * 64
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    list(zip(NAMES, itertools.cycle(["bfloat16", "int8", "w8a8", "q8_0", "q4_0"]))),
-)
-def test_every_family_in_another_dtype(name, dtype, fixtures):
-    loaded = jspec.models.load(fixtures / name, with_tokenizer=False, dtype=dtype)
-    given = texts(loaded.model)
-    found = testing.check_bits(loaded.model, loaded.params, given, sizes=[2, 7], batch_size=2)
-    assert found.equal or not has_kernels(loaded.model), found
 
 
 @pytest.mark.parametrize("scan_layers", [pytest.param(False, marks=pytest.mark.slow), True])

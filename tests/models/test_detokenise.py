@@ -1,16 +1,12 @@
 import random
-from pathlib import Path
 
 import pytest
 import tiny
-import tiny_gguf
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from jspec.cli.trace.token_text import strings
 from jspec.models.detokenise import Detokeniser
 from jspec.models.gguf import vocabulary
-from jspec.models.gguf.header import Header
-from jspec.models.huggingface.config_json import Settings
 from jspec.processors import grammar
 from jspec.processors.grammar.spelling import Vocabulary
 from jspec.serve.answers import Spelling
@@ -31,14 +27,8 @@ def byte_fallback() -> Tokenizer:
         models.BPE({word: i for i, word in enumerate(words)}, [], byte_fallback=True)
     )
     tokenizer.add_special_tokens(["<s>", "</s>"])
-    tokenizer.decoder = decoders.Sequence(
-        [
-            decoders.Replace("▁", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
+    parts = decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()
+    tokenizer.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)])
     return tokenizer
 
 
@@ -83,12 +73,6 @@ def saved_again() -> Tokenizer:
     return tokenizer
 
 
-def without_decoder() -> Tokenizer:
-    tokenizer = byte_level()
-    tokenizer.decoder = None
-    return tokenizer
-
-
 def gemma() -> Tokenizer:
     """Runs of spaces are added words there, written as in the vocabulary."""
     tokenizer = byte_fallback()
@@ -117,16 +101,7 @@ def deepseek() -> Tokenizer:
     return tokenizer
 
 
-def of_gguf() -> Tokenizer:
-    named = tiny_gguf.vocabulary(tiny_gguf.words(), "qwen2").items()
-    fields = {f"tokenizer.ggml.{name}": value for name, value in named}
-    header = Header(Path("m.gguf"), Settings(fields, "m.gguf"), {})
-    made = vocabulary.tokenizer(header)
-    made.add_tokens(["đem"])
-    return made
-
-
-BYTES = [byte_level, added_words, saved_again, without_decoder, deepseek, of_gguf]
+BYTES = [byte_level, added_words, saved_again, deepseek]
 PIECES = [byte_fallback, metaspace, gemma, unigram]
 VOCABULARIES = [*BYTES, *PIECES, word_pieces, word_ends]
 
@@ -201,7 +176,7 @@ def test_every_token_has_one_spelling(make):
         assert labels[token] in (text, {"bytes": written.hex(" ").upper()})
         if make in BYTES and token in words:
             assert text == words[token]
-        elif make not in (saved_again, without_decoder, word_ends) and BROKEN not in text:
+        elif make not in (saved_again, word_ends) and BROKEN not in text:
             assert tokenizer.decode([anchor, token]) == tokenizer.decode([anchor]) + text
 
 
@@ -243,11 +218,7 @@ def test_a_prompt_that_ends_in_bytes_is_not_repeated():
         ([a, *cat], cat, "猫"),
         ([a, *cat, *cat[:2]], [cat[2], 260], "猫b"),  # a letter that the prompt leaves unfinished
         ([a, *cat, *cat[:2]], [260], "b"),
-        (
-            [a, *cat],
-            [cat[1], 260],
-            f"{BROKEN}b",
-        ),  # bytes that are not text make none of the prompt's
+        ([a, *cat], [cat[1], 260], f"{BROKEN}b"),  # bytes that are not text make none of its own
         ([a, *cat], [], ""),
         ([], [a], "a"),
     ):

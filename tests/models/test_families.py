@@ -1,13 +1,20 @@
-"""Every family against recorded logits of `transformers`, whole and in parts."""
+"""Every family against what `transformers` recorded: logits, whole and in parts, and tokens."""
+
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+import quick
 import tiny
-from ancestry import ancestors
+from safetensors.numpy import load_file
 
+import jspec
+from jspec._xla import backend
 from jspec.memory import KVCache
-from jspec.models import checkpoint
+from jspec.models import attention
+from jspec.testing.model_subject import above
 
 TOLERANCE = 1e-4
 SLOTS = 24
@@ -53,31 +60,10 @@ def tree_behind_a_cache(variant):
         stale(variant.model.init_memory(batch, SLOTS)), prompt.tentative, every, jnp.asarray(PAST),
     )  # fmt: skip
     nodes = np.random.default_rng(1).integers(0, variant.model.vocab_size, (batch, len(PARENTS)))
-    seen = ancestors(PARENTS)
+    seen = above(PARENTS)
     positions = jnp.asarray(PAST)[:, None] + seen.sum(-1) - 1
     mask = jnp.broadcast_to(seen, (batch, *seen.shape))
     return cache, (jnp.asarray(nodes, jnp.int32), positions, mask)
-
-
-def same(one, other):
-    """Of each array of two memories, whether the rows' tokens are the same."""
-    live = [], []
-    for state, arrays in zip((one, other), live, strict=True):
-        each_cache(lambda cache, arrays=arrays: arrays.extend((*cache.keys, *cache.values)), state)
-    lengths = PAST + np.array([3, 2])
-    return [
-        all(
-            np.allclose(x[row, :, :length], y[row, :, :length], atol=TOLERANCE)
-            for row, length in enumerate(lengths)
-        )
-        for x, y in zip(*live, strict=True)
-    ]
-
-
-def test_the_table_of_weights_is_the_module(variant):
-    """Same tree, same shapes: what the module would create is what the loader builds."""
-    created = checkpoint.shapes(variant.model)
-    assert jax.tree.map(jnp.shape, variant.params) == jax.tree.map(jnp.shape, created)
 
 
 def stale(state):
@@ -99,3 +85,56 @@ def each_cache(change, state):
         return change(part) if isinstance(part, KVCache) else part
 
     return jax.tree.map(of_part, state, is_leaf=lambda part: isinstance(part, KVCache))
+
+
+# Of these the first is quick; test_latent.py has what is quick of recurrent states.
+NAMES = (
+    *("deepseek_v3", "qwen3_next", "gpt_oss", "gemma4", "granite4", "glm4_moe", "qwen3_5"),
+    *("deepseek_v2", "gemma4_moe", "glm4_moe_lite", "gemma4_unified", "qwen3_5_moe"),
+    "granite4_dense",
+)
+TREE = jspec.tree.branching([3, 2, 1])
+BEHIND = [("deepseek_v3", False), ("gpt_oss", True)]
+
+
+@pytest.fixture
+def given(request, recorded, fixtures):
+    """The model, and 40 greedy tokens of `transformers` after each of its texts."""
+    return recorded(request.param), load_file(fixtures / request.param / "reference.safetensors")
+
+
+@pytest.mark.parametrize("given", quick.only(NAMES, NAMES[0]), indirect=True)
+def test_40_greedy_tokens_are_those_of_transformers(given):
+    """By trees, of what `transformers` decodes step by step."""
+    check_greedy(*given)
+
+
+@pytest.mark.parametrize(
+    ("given", "plain"),
+    [
+        pytest.param(*case, marks=[] if case in BEHIND else pytest.mark.slow)
+        for case in itertools.product(NAMES, (False, True))
+    ],
+    indirect=["given"],
+)
+def test_and_where_tokens_are_written_behind_the_slots(given, plain, monkeypatch):
+    """As on a GPU. Rows end where the memory does but for its room."""
+    found, reference = given
+    written = []
+    monkeypatch.setattr(attention, "finite", lambda *new: written.append(new[0].shape) or new)
+    jax.clear_caches()  # of what was traced as on a CPU
+    with backend.planned("gpu"):
+        one = found._replace(tokens=found.tokens[:1])
+        check_greedy(one, {"greedy": reference["greedy"][:1]}, plain)
+    jax.clear_caches()
+    # A single token is scored beside another one, which is dropped, but for recurrent states.
+    beside = isinstance(found.model.init_memory(1, 1), KVCache)
+    assert {shape[2] for shape in written} >= {1 + beside if plain else TREE.num_nodes}
+
+
+def check_greedy(found, reference, plain=False):
+    wanted = reference["greedy"]
+    ask = dict(prompt=found.tokens, max_new_tokens=wanted.shape[1])
+    drafter = jspec.Autoregressive() if plain else jspec.TokenRecycling(64, TREE, k=3)
+    result = jspec.decode(found.model, found.params, drafter=drafter, **ask)
+    np.testing.assert_array_equal(result.tokens, wanted)

@@ -41,9 +41,6 @@ SPLITS = {
     ),
     "llama-bpe": split(LLAMA3),
     "qwen2": split(QWEN2),
-    "smaug-bpe": split(LLAMA3),
-    "dbrx": split(LLAMA3),
-    "falcon3": split(LLAMA3),
     "gpt-4o": split(GPT4O),
     "deepseek-coder": pre_tokenizers.Sequence(
         [

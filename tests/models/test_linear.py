@@ -18,22 +18,6 @@ def test_products_are_those_of_numpy(lead, outputs):
     np.testing.assert_allclose(found, x @ weight.T, atol=1e-5)
 
 
-def test_a_few_rows_follow_the_weights_and_one_is_a_batch_of_halves():
-    """Runs without kernels."""
-    weight = jax.ShapeDtypeStruct((64, 32), jnp.float32)
-    for rows, wanted in (
-        (1, "f32[2,32,1]"),
-        (4, "f32[64,4]"),
-        (32, "f32[64,32]"),
-        (33, "f32[33,64]"),
-    ):
-        x = jax.ShapeDtypeStruct((rows, 32), jnp.float32)
-        with native.disabled():
-            compiled = jax.jit(linear.product).lower(x, weight).compile().as_text()
-        (product,) = (line for line in compiled.splitlines() if " dot(" in line)
-        assert f"= {wanted}" in product, product
-
-
 def test_narrow_weights_are_multiplied_as_wide_ones():
     rng = np.random.default_rng(0)
     held = jnp.asarray(rng.normal(size=(20, 40)), jnp.bfloat16)

@@ -46,6 +46,10 @@ def reweigh(folder, change):
     save_file(tensors, folder / WEIGHTS)
 
 
+def in_bfloat16(tensors):
+    tensors.update({name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()})
+
+
 def shard(folder):
     """The same weights in two files under an index."""
     names = sorted(tensors := load_file(folder / WEIGHTS))
@@ -111,12 +115,6 @@ def test_the_mask_token_of_a_parallel_draft_model(folder):
         jspec.models.load(folder)
 
 
-def test_shards_are_one_model(folder):
-    whole = jspec.models.load(folder)
-    shard(folder)
-    assert tiny.equal(whole.params, jspec.models.load(folder).params)
-
-
 def test_a_tensor_is_read_from_the_file_that_the_index_names(folder):
     """Whatever else is in the files, and in the folder."""
     whole, held = jspec.models.load(folder), load_file(folder / WEIGHTS)
@@ -140,7 +138,7 @@ def test_a_tensor_is_read_from_the_file_that_the_index_names(folder):
     assert jnp.array_equal(mixed["norm"]["scale"], whole.params["params"]["norm"]["scale"] + 1)
 
 
-def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path):
+def test_other_names_of_weights_a_copied_head_and_buffers_are_understood(fixtures, tmp_path):
     """As hub checkpoints of GPT-2 are: no prefix, causal masks, a copy of the embeddings."""
     folder = shutil.copytree(fixtures / "gpt2", tmp_path / "gpt2")
     whole = jspec.models.load(folder, with_tokenizer=False)
@@ -157,9 +155,7 @@ def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path)
     reweigh(folder, lambda tensors: tensors["lm_head.weight"].fill(0))
     with pytest.raises(ValueError, match=r"lm_head.weight that differs from .*tie_word_embeddings"):
         jspec.models.load(folder, with_tokenizer=False)
-
-
-def test_tied_weights_are_found_under_either_name(fixtures, tmp_path):
+    # Tied weights are found under either name.
     folder = shutil.copytree(fixtures / "llama_biases_grouped_tied", tmp_path / "tied")
     whole = jspec.models.load(folder, with_tokenizer=False)
 
@@ -188,10 +184,7 @@ def test_weights_and_computation_have_their_own_dtypes(folder):
 
 
 def test_bfloat16_files_are_read_without_loss(folder):
-    narrow = ml_dtypes.bfloat16
-    reweigh(
-        folder, lambda tensors: tensors.update({k: v.astype(narrow) for k, v in tensors.items()})
-    )
+    reweigh(folder, in_bfloat16)
     wide = jspec.models.load(folder, dtype="float32").params
     kept = jspec.models.load(folder, dtype="float32", param_dtype="bfloat16").params
     assert tiny.equal(wide, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), kept))
@@ -199,12 +192,7 @@ def test_bfloat16_files_are_read_without_loss(folder):
 
 def test_weights_stay_as_the_file_has_them_where_kernels_widen_them(fixtures, tmp_path):
     folder = shutil.copytree(fixtures / "llama2", tmp_path / "held")
-    reweigh(
-        folder,
-        lambda tensors: tensors.update(
-            {k: v.astype(ml_dtypes.bfloat16) for k, v in tensors.items()}
-        ),
-    )
+    reweigh(folder, in_bfloat16)
     held = "float32" if native.instruction_set() is None else "bfloat16"
     for file, dtype, wanted in (
         (folder, None, held),
@@ -251,6 +239,11 @@ BROKEN = [
     (lambda f: (f / "config.json").unlink(), "has no config.json; name a folder"),
     (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
     (lambda f: (f / "config.json").write_text("[]"), "has to be a JSON object"),
+    (lambda f: (f / "config.json").write_text("[" * 10**5), "as JSON .nested too deep.*; restore"),
+    (lambda f: (f / "generation_config.json").write_text('{"a":' * 10**5), "nested too deep"),
+    *((lambda f, count=count: edit(f, num_hidden_layers=count),
+       f"num_hidden_layers = {count}; it has to be at most 8192")
+      for count in (10**6, 10**12, 10**30)),
     (lambda f: edit(f, architectures=["MambaForCausalLM"]),
      "'MambaForCausalLM'; supported: LlamaForCausalLM, .*GPT2LMHeadModel"),
     (lambda f: edit(f, architectures=["LlamaForSequenceClassification"]),
@@ -284,6 +277,9 @@ BROKEN = [
      "layers.0.mlp.up_proj.weight in .* holds numbers that are not finite; download"),
     (lambda f: (shard(f), (f / "model-1.safetensors").unlink()),
      "lacks 1 of the files that its .*, the first being model-1.safetensors"),
+    (lambda f: ((f / WEIGHTS).unlink(),
+                (f / shards.INDEX).write_text('{"weight_map": {"a": "' + "x" * 5000 + '"}}')),
+     "lacks 1 of the files"),
     (lambda f: (shard(f), save_file({}, f / "model-1.safetensors")),
      r"lacks \d+ of the tensors that its .*, which is not in model-1.safetensors"),
     (lambda f: (f / "tokenizer.json").unlink(),
@@ -318,7 +314,7 @@ def test_numbers_that_a_dtype_has_no_room_for_are_refused(folder):
 
 
 def test_unknown_dtypes_and_paths_that_are_not_there_are_refused(folder):
-    for dtype in ("float31", "int32", object):
+    for dtype in ("float31", "int32", object, "\ud800", "f4,(", "x" * 10**5, [1]):
         with pytest.raises(ValueError, match="is unknown; use one of float32, bfloat16"):
             jspec.models.load(folder, dtype=dtype)
     for name in ("/no/such/folder", "./here", "a/b/c", "~/nowhere/model"):

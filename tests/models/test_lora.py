@@ -1,7 +1,7 @@
 """Adapters alongside a base are that base with the adapter merged into its weights."""
 
 import json
-from pathlib import Path
+import warnings
 
 import adapters
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 import jspec
 from jspec import models
 from jspec.models.export import save_hf
+from jspec.models.fingerprint import fingerprint
 
 ATTENTION = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj")
 MLP = ("mlp.gate_proj", "mlp.down_proj")
@@ -79,6 +80,8 @@ def adapted(folder, request):
 def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
     tokens = np.random.default_rng(0).integers(0, tiny.VOCAB, (4, 9))
     ids = [2, 0, 1, 2]
+    # By which drafters of the base are found for its adapters.
+    assert fingerprint(adapted.params) == fingerprint(alone[0].params)
     params = adapted.model.choose(adapted.params, ids)
     found = tiny.forward(adapted.model, params, tokens).logits
     for row, number in enumerate(ids):
@@ -88,43 +91,6 @@ def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
         other = alone[(number + 1) % 3]
         apart = tiny.forward(other.model, other.params, tokens).logits
         assert abs(found[row] - apart[row]).max() > 0.1, "another adapter says something else"
-
-
-RECYCLING = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
-SUFFIX = jspec.Suffix(num_speculative_tokens=4, capacity=64)
-FIXED = dict(drafter=RECYCLING)
-CHOSEN = dict(
-    drafter=jspec.merge(RECYCLING, SUFFIX, num_speculative_tokens=6),
-    policy=jspec.Adaptive((0, 2, 6)),
-    policy_params=jspec.CostCurve.of({1: 1.0, 21: 1.1}),
-)
-
-
-@pytest.mark.parametrize(
-    ("adapted", "sampling", "drafting"),
-    [
-        pytest.param(True, jspec.Sampling(0.8), FIXED, id="scanned-drawn"),
-        pytest.param(False, jspec.Sampling(0.8), CHOSEN, marks=pytest.mark.slow, id="drawn"),
-        pytest.param(False, None, FIXED, marks=pytest.mark.slow, id="greedy"),
-        pytest.param(True, None, CHOSEN, marks=pytest.mark.slow, id="scanned-greedy"),
-    ],
-    indirect=["adapted"],
-)
-def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(
-    adapted, alone, sampling, drafting
-):
-    asked = dict(max_new_tokens=24, sampling=sampling, key=3)
-    found = jspec.decode(
-        adapted.model, adapted.model.choose(adapted.params, ["two", None, "one"]), tiny.PROMPTS,
-        LENGTHS, **drafting, **asked,
-    )  # fmt: skip
-    plain = []
-    for row, number in enumerate((2, 0, 1)):
-        own = alone[number]
-        want = jspec.decode(own.model, own.params, tiny.PROMPTS, LENGTHS, **asked)
-        np.testing.assert_array_equal(found.tokens[row], want.tokens[row])
-        plain.append(want.tokens)
-    assert (plain[0] != plain[1]).any() and (plain[1] != plain[2]).any()
 
 
 def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, alone):
@@ -152,12 +118,6 @@ def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, a
     assert answers([1, 0]) == [wanted[1], wanted[0]]
     with jspec.no_recompile():
         assert answers([0, 2]) == [wanted[0], wanted[2]]
-
-
-def test_drafters_of_the_base_are_found_for_its_adapters(adapted, alone):
-    from jspec.models.fingerprint import fingerprint
-
-    assert fingerprint(adapted.params) == fingerprint(alone[0].params)
 
 
 def test_names_and_numbers_of_adapters_are_checked(adapted):
@@ -216,15 +176,10 @@ def test_an_adapter_of_another_base_is_refused(folder, tmp_path):
             load(folder, "base", adapters={"other": tmp_path})
 
 
-def test_an_adapter_of_experts_is_refused(tmp_path):
-    base = Path(__file__).parent / "fixtures" / "mixtral"
-    name = "model.layers.0.block_sparse_moe.experts.0.w1"
-    pair = {"A": np.zeros((2, 16), np.float32), "B": np.zeros((32, 2), np.float32)}
-    tensors = {f"base_model.model.{name}.lora_{half}.weight": one for half, one in pair.items()}
-    save_file(tensors, tmp_path / "adapter_model.safetensors")
-    (tmp_path / "adapter_config.json").write_text(json.dumps(CONFIG))
+def test_an_adapter_of_experts_is_refused(tmp_path, fixtures):
+    adapters.save(tmp_path / "one", {"model.layers.0.block_sparse_moe.experts.0.w1": (32, 16)})
     with pytest.raises(jspec.InputError, match=r"adapts 2 tensors .*for which this model has no"):
-        models.load(base, dtype="float32", with_tokenizer=False, adapters={"one": tmp_path})
+        load(fixtures, "mixtral", adapters={"one": tmp_path / "one"})
 
 
 def test_a_folder_without_an_adapter_and_a_mesh_are_refused(folder, tmp_path):
@@ -241,3 +196,70 @@ def test_a_folder_without_an_adapter_and_a_mesh_are_refused(folder, tmp_path):
     mesh = models.sharding.mesh(1) if hasattr(models.sharding, "mesh") else object()
     with pytest.raises(jspec.InputError, match="adapters on a mesh are not implemented"):
         load(folder, "base", adapters={"one": folder / "one"}, mesh=mesh)
+
+
+PEFT_SHAPE = dict(
+    vocab_size=49, hidden_size=36, intermediate_size=64, num_hidden_layers=3,
+    num_attention_heads=9, num_key_value_heads=3, max_position_embeddings=64,
+    tie_word_embeddings=True,
+)  # fmt: skip
+PEFT = {
+    "one": dict(r=4, lora_alpha=12, target_modules=["q_proj", "k_proj", "v_proj", "o_proj"]),
+    "two": dict(
+        r=6, lora_alpha=9, target_modules=["v_proj", "gate_proj", "down_proj"], use_rslora=True,
+        rank_pattern={"down_proj": 2}, layers_to_transform=[0, 2],
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def by_peft(tmp_path_factory):
+    """PEFT's model with both adapters, and the folder that it saved them and the base in."""
+    torch = pytest.importorskip("torch", reason="needs torch, which the project does not require")
+    peft = pytest.importorskip("peft", reason="needs peft, which the project does not require")
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    root = tmp_path_factory.mktemp("peft")
+    torch.manual_seed(0)
+    base = LlamaForCausalLM(LlamaConfig(**PEFT_SHAPE, initializer_range=0.2)).eval()
+    base.save_pretrained(root / "base")
+    one, *others = PEFT
+    config = {name: peft.LoraConfig(task_type="CAUSAL_LM", **PEFT[name]) for name in PEFT}
+    model = peft.get_peft_model(base, config[one], adapter_name=one)
+    for name in others:
+        model.add_adapter(name, config[name])
+    for name, weight in model.named_parameters():
+        if "lora_" in name:  # PEFT begins with B = 0
+            torch.nn.init.normal_(weight, 0, 0.2)
+    model.save_pretrained(root)
+    return model.eval(), root
+
+
+@pytest.mark.parametrize("scan_layers", [False, True], ids=["layers", "scanned"])
+def test_logits_are_those_of_peft(by_peft, scan_layers):
+    torch, (model, root) = pytest.importorskip("torch"), by_peft
+    tokens = np.random.default_rng(0).integers(0, PEFT_SHAPE["vocab_size"], (3, 11))
+    wanted = []
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for row, name in enumerate((None, *PEFT)):
+            ids = torch.tensor(tokens[row : row + 1])
+            if name is None:
+                with model.disable_adapter():
+                    wanted.append(model(ids).logits[0].numpy())
+            else:
+                model.set_adapter(name)
+                wanted.append(model(ids).logits[0].numpy())
+    found = models.load(
+        root / "base", dtype="float32", with_tokenizer=False, scan_layers=scan_layers,
+        adapters={name: root / name for name in PEFT},
+    )  # fmt: skip
+
+    def logits(chosen):
+        params = found.model.choose(found.params, chosen)
+        return tiny.forward(found.model, params, tokens).logits
+
+    np.testing.assert_allclose(logits([None, *PEFT]), wanted, atol=1e-4)
+    # The adapters differ from each other and from the base by far more than that.
+    others = np.asarray(logits([*PEFT, None]))
+    assert (abs(others - np.stack(wanted)).max((1, 2)) > 0.1).all()

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from oracle import medusa
 from published_heads import (
     EMBED,
     HEAD,
@@ -16,6 +17,8 @@ from published_heads import (
     SHAPE,
     TARGET,
     check_saving,
+    eagle_tensors,
+    layer_tensors,
     norm,
     normal,
     other,
@@ -42,22 +45,6 @@ FOURTH = THIRD | {
     "efficient_lm_head_config": {"type": "low_rank", "rank": RANK, "num_candidates": COUNT},
     "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 2, 4], "use_aux_hidden_state": True},
 }
-
-
-def layer_tensors(inputs, norms):
-    sizes = {"q": E, "k": E // 2, "v": E // 2}
-    attention = {f"self_attn.{part}_proj.weight": normal(out, inputs, seed=1 + number)
-                 for number, (part, out) in enumerate(sizes.items())}  # fmt: skip
-    mlp = {"gate": normal(24, E, seed=4), "up": normal(24, E, seed=5), "down": normal(E, 24)}
-    rest = {"self_attn.o_proj.weight": normal(E, E)}
-    rest |= {f"mlp.{part}_proj.weight": matrix for part, matrix in mlp.items()}
-    rest |= {f"{name}.weight": 1 + normal(E, seed=6 + n) for n, name in enumerate(norms)}
-    return {f"layers.0.{name}": matrix for name, matrix in (attention | rest).items()}
-
-
-def eagle_tensors(bias=True):
-    tensors = {"fc.weight": normal(E, 2 * E), **layer_tensors(E, ["post_attention_layernorm"])}
-    return tensors | ({"fc.bias": normal(E, seed=9)} if bias else {})
 
 
 def eagle3_tensors(config, prefix="", place="layers.0"):
@@ -144,12 +131,11 @@ def mlp(x, tensors):
 
 def forward_eagle(config, tensors, states, tokens):
     """cnets1.py: embedding first, no norm at the entrance, the target's head on the output."""
-    x = np.concatenate([EMBED[tokens], states], -1) @ tensors["fc.weight"].T + tensors.get(
-        "fc.bias", 0
-    )
+    read = np.concatenate([tensors.get("embed_tokens.weight", EMBED)[tokens], states], -1)
+    x = read @ tensors["fc.weight"].T + tensors.get("fc.bias", 0)
     x = x + attention(x, tensors)
     x = x + mlp(x, tensors)
-    return x, x @ HEAD.T
+    return x, x @ tensors.get("lm_head.weight", HEAD).T
 
 
 def forward(config, tensors, states, tokens):
@@ -170,7 +156,7 @@ def forward(config, tensors, states, tokens):
     x = x + attention(np.concatenate([read, behind], -1), tensors, config.get("sliding_window"))
     x = x + mlp(x, tensors)
     last = norm(x, tensors["norm.weight"])
-    logits = last @ tensors["lm_head.weight"].T
+    logits = last @ tensors.get("lm_head.weight", HEAD).T
     if "efficient_lm_head_config" in config:
         down, up = (tensors[f"efficient_lm_head{n}.weight"] for n in ("_down_proj", ""))
         best = np.argsort(-(last @ down.T @ up.T), axis=-1, kind="stable")[:, :COUNT]
@@ -198,10 +184,10 @@ def apply(head, variables, states, tokens):
 TOKENS = np.array([4, 1, 22, 0, 9, 9, 13])
 
 
-def check_computing(head, variables, config, tensors, run=forward, passes=2):
+def check_computing(head, variables, config, tensors, run):
     """Checks a head against a pass in float64, and then from the states that this gives."""
     states = normal(7, head.features, seed=3).astype(np.float64)
-    for _ in range(passes):
+    for _ in range(2):
         x, logits = run(config, in_float64(tensors), states, TOKENS)
         output = apply(head, variables, states, TOKENS)
         np.testing.assert_allclose(output.hidden[0], x, rtol=2e-4, atol=2e-4)
@@ -210,26 +196,45 @@ def check_computing(head, variables, config, tensors, run=forward, passes=2):
     return output
 
 
+OWN, HEAD_TOO = (
+    {"embed_tokens.weight": normal(V, E, seed=40)},
+    {"lm_head.weight": normal(V, E, seed=50)},
+)
+BIN, SAFE = "pytorch_model.bin", "model.safetensors"
+
+
 @pytest.mark.parametrize(
     ("tensors", "config", "file"),
     [
-        (eagle_tensors(), {}, "pytorch_model.bin"),
-        (eagle_tensors(bias=False), {}, "model.safetensors"),
-        (eagle3_tensors({}, place="midlayer") | SOME, {}, "pytorch_model.bin"),
-        (eagle3_tensors({}), {}, "model.safetensors"),
-        (eagle3_tensors(THIRD, "model."), THIRD, "model.safetensors"),
-        (eagle3_tensors(SPECULATORS, "model."), SPECULATORS, "model.safetensors"),
-        (eagle3_tensors(FOURTH), FOURTH, "model.safetensors"),
+        (eagle_tensors(), {}, BIN),
+        (eagle_tensors(bias=False) | OWN, {}, SAFE),
+        (eagle_tensors() | HEAD_TOO, {}, SAFE),
+        (eagle3_tensors({}, place="midlayer") | SOME, {}, BIN),
+        (eagle3_tensors({}), {}, SAFE),
+        (eagle3_tensors(THIRD, "model."), THIRD, SAFE),
+        (eagle3_tensors(THIRD) | OWN, THIRD, SAFE),
+        (without(eagle3_tensors(THIRD), "lm_head.weight"), THIRD, SAFE),
+        (eagle3_tensors(SPECULATORS, "model."), SPECULATORS, SAFE),
+        (eagle3_tensors(FOURTH), FOURTH, SAFE),
     ],
-    ids=["1", "1 without bias", "cnets", "3", "3.1", "speculators", "4"],
-)
+    ids=["1", "1 without bias, own embeddings", "1, own head", "cnets", "3", "3.1",
+         "3.1, own embeddings", "3.1, the target's head", "speculators", "4"],
+)  # fmt: skip
 def test_a_head_of_pairs_computes_what_is_published(tmp_path, tensors, config, file):
-    folder = save_head(tmp_path / "head", tensors, config, file)
-    head, variables = published.read(folder, TARGET)
-    run = forward if "norm.weight" in in_float64(tensors) else forward_eagle
-    output = check_computing(head, variables, config, tensors, run)
+    """A table that is not there is the target's; others are told of."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        head, variables = published.read(
+            save_head(tmp_path / "head", tensors, config, file), TARGET
+        )
+    held, first = in_float64(tensors), "norm.weight" not in in_float64(tensors)
+    own = {"embed": "embed_tokens.weight" in held, "head": "lm_head.weight" in held}
+    told = [one for one in warned if "of its own, 1" in str(one.message)]
+    assert len(told) == (own["embed"] or (first and own["head"]))
+    for name, lent in variables["target"].items():
+        assert lent is TARGET.params["params"][name] and not own[name]
+    output = check_computing(head, variables, config, tensors, forward_eagle if first else forward)
     np.testing.assert_array_equal(head.score(variables, output.hidden), output.logits)
-    assert variables["target"]["embed"] is TARGET.params["params"]["embed"]
     check_saving(tmp_path / "saved", head, variables)
 
 
@@ -253,14 +258,11 @@ def test_medusa_heads_compute_what_the_authors_do(tmp_path, file, prefix):
     check_saving(tmp_path / "saved", head, variables)
     states = normal(5, E, seed=3)
     scores = jax.jit(head.apply)(variables, jnp.asarray(states)[None])
-    for number in range(3):
-        x = states
-        for block in range(2):
-            name = f"{prefix}{number}.{block}.linear"
-            inner = x @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]
-            x = x + inner / (1 + np.exp(-inner))
-        want = x @ tensors[f"{prefix}{number}.2.weight"].T
-        np.testing.assert_allclose(scores[0, :, number], want, rtol=2e-4, atol=2e-4)
+    names = [[f"{prefix}{number}.{block}.linear" for block in range(2)] for number in range(3)]
+    blocks = [[(tensors[f"{n}.weight"], tensors[f"{n}.bias"]) for n in chain] for chain in names]
+    matrices = [tensors[f"{prefix}{number}.2.weight"] for number in range(3)]
+    want = [medusa.scores(state, blocks, matrices) for state in states]
+    np.testing.assert_allclose(scores[0], want, rtol=2e-4, atol=2e-4)
 
 
 def test_taps_are_the_states_that_enter_layers(tmp_path):
@@ -309,25 +311,6 @@ def test_factors_that_are_not_there_are_the_svd(tmp_path):
     np.testing.assert_allclose(found["up"] @ found["down"], best, atol=1e-5)
 
 
-OWN = {"embed_tokens.weight": normal(V, E, seed=40)}
-
-
-@pytest.mark.parametrize(
-    ("drops", "adds"),
-    [((), OWN), (("lm_head.weight",), {}), (("lm_head.weight",), OWN)],
-    ids=["its embeddings", "the target's", "the target's head"],
-)
-def test_a_table_that_is_not_there_is_the_targets(tmp_path, drops, adds):
-    tensors = without(eagle3_tensors(THIRD) | adds, *drops)
-    with warnings.catch_warnings(record=True) as warned:
-        warnings.simplefilter("always")
-        head, variables = published.read(save_head(tmp_path / "head", tensors, THIRD), TARGET)
-    told = [one for one in warned if "embeddings of its own, 1" in str(one.message)]
-    assert len(told) == bool(adds)
-    check_saving(tmp_path / "saved", head, variables)
-    check_computing(head, variables, THIRD, {"lm_head.weight": HEAD} | tensors, passes=1)
-
-
 def test_the_targets_head_scores_the_tokens_of_a_list(tmp_path):
     tensors = without(eagle3_tensors({}), "lm_head.weight")
     states = normal(7, 3 * E, seed=3)
@@ -337,26 +320,6 @@ def test_the_targets_head_scores_the_tokens_of_a_list(tmp_path):
     )
     np.testing.assert_allclose(found[:, IDS], want[:, IDS], rtol=1e-5, atol=1e-5)
     assert np.isneginf(np.delete(np.asarray(found), IDS, axis=1)).all()
-
-
-@pytest.mark.parametrize("name", ["embed_tokens.weight", "lm_head.weight"])
-def test_the_first_eagle_has_tables_of_its_own_too(tmp_path, name):
-    own = normal(V, E, seed=50)
-    folder = save_head(tmp_path / "own", eagle_tensors() | {name: own})
-    with pytest.warns(UserWarning, match="of its own, 1"):
-        head, variables = published.read(folder, TARGET)
-    part = {"embed_tokens.weight": "embed", "lm_head.weight": "head"}[name]
-    np.testing.assert_array_equal(variables["params"][part], own)
-    assert part not in variables["target"]
-    check_saving(tmp_path / "saved", head, variables)
-    plain, lent = published.read(save_head(tmp_path / "plain", eagle_tensors()), TARGET)
-    states = normal(7, E, seed=3)
-    swapped = {**lent, "target": {**lent["target"], part: jnp.asarray(own)}}
-    np.testing.assert_allclose(
-        apply(head, variables, states, TOKENS).logits,
-        apply(plain, swapped, states, TOKENS).logits,
-        rtol=1e-6,
-    )
 
 
 @pytest.mark.parametrize("name", ["1", "cnets", "medusa"])

@@ -1,6 +1,5 @@
 """Published block heads, written small in each layout, against the oracle's forward."""
 
-import json
 from functools import partial
 
 import jax
@@ -20,8 +19,8 @@ from published_heads import (
     check_saving,
     other,
     without,
+    write,
 )  # fmt: skip
-from safetensors.numpy import save_file
 
 import jspec
 import jspec.models
@@ -34,36 +33,21 @@ THETA, EPS = 5000.0, 1e-5
 normal = partial(published_heads.normal, scale=0.4)
 SCORED = np.array(IDS)
 LAYER = SHAPE | {"model_type": "qwen3", "num_hidden_layers": 2, "head_dim": D}
-ZLAB = LAYER | {
-    "architectures": ["DFlashDraftModel"],
-    "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
-    "block_size": BLOCK,
-    "num_target_layers": LAYERS,
-    "layer_types": ["full_attention"] * 2,
-    "dflash_config": {"target_layer_ids": [1, 3], "mask_token_id": 7},
-}
-DEEPSEEK = LAYER | {
-    "architectures": ["Qwen3DSparkModel"],
-    "block_size": BLOCK,
-    "num_target_layers": LAYERS,
-    "target_layer_ids": [-1, 3],
-    "mask_token_id": 7,
-    "markov_rank": RANK,
-    "markov_head_type": "vanilla",
-    "enable_confidence_head": True,
-    "confidence_head_with_markov": True,
-}
-SPECULATORS = {
-    "speculators_model_type": "dspark",
-    "architectures": ["DSparkDraftModel"],
-    "transformer_layer_config": LAYER,
-    "block_size": BLOCK,
-    "aux_hidden_state_layer_ids": [2, 4],
-    "mask_token_id": 7,
-    "draft_vocab_size": DRAFT,
-    "markov_rank": RANK,
-    "enable_confidence_head": True,
-}
+ZLAB = LAYER | dict(
+    architectures=["DFlashDraftModel"], auto_map={"AutoModel": "dflash.DFlashDraftModel"},
+    block_size=BLOCK, num_target_layers=LAYERS, layer_types=["full_attention"] * 2,
+    dflash_config={"target_layer_ids": [1, 3], "mask_token_id": 7},
+)  # fmt: skip
+DEEPSEEK = LAYER | dict(
+    architectures=["Qwen3DSparkModel"], block_size=BLOCK, num_target_layers=LAYERS,
+    target_layer_ids=[-1, 3], mask_token_id=7, markov_rank=RANK, markov_head_type="vanilla",
+    enable_confidence_head=True, confidence_head_with_markov=True,
+)  # fmt: skip
+SPECULATORS = dict(
+    speculators_model_type="dspark", architectures=["DSparkDraftModel"],
+    transformer_layer_config=LAYER, block_size=BLOCK, aux_hidden_state_layer_ids=[2, 4],
+    mask_token_id=7, draft_vocab_size=DRAFT, markov_rank=RANK, enable_confidence_head=True,
+)  # fmt: skip
 
 
 def backbone():
@@ -117,28 +101,11 @@ LAYOUTS = {
     "JetSpec": (backbone(), JETSPEC, (1, True, (2, 4))),
     "deepseek-ai's DFlash": (
         backbone() | {"embed_tokens.weight": EMBED, "lm_head.weight": HEAD},
-        without(DEEPSEEK, *PLAIN) | {"markov_rank": 0},
-        (0, False, (0, 4)),
-    ),
+        without(DEEPSEEK, *PLAIN) | {"markov_rank": 0}, (0, False, (0, 4))),
     "speculators' DFlash": (
         backbone() | {"embed_tokens.weight": EMBED, "lm_head.weight": normal(V, E)},
-        without(SPECULATORS, *PLAIN) | {"speculators_model_type": "dflash"},
-        (1, False, (2, 4)),
-    ),
-}
-
-
-def write(folder, tensors, config):
-    """The folder of a head, its tensors in two shards and in no order."""
-    folder.mkdir(exist_ok=True)
-    names = np.random.default_rng(1).permutation(sorted(tensors)).tolist()
-    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-    for file, part in shards.items():
-        save_file({name: np.ascontiguousarray(tensors[name]) for name in part}, folder / file)
-    index = {name: file for file, part in shards.items() for name in part}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
-    (folder / "config.json").write_text(json.dumps(config))
-    return folder
+        without(SPECULATORS, *PLAIN) | {"speculators_model_type": "dflash"}, (1, False, (2, 4))),
+}  # fmt: skip
 
 
 def as_the_oracle_reads(tensors, first_slot, causal):

@@ -7,7 +7,7 @@ import pytest
 
 from jspec._xla import native
 from jspec.models import recurrence
-from jspec.models.recurrence import CHUNK, RecurrentState, Updates
+from jspec.models.recurrence import CHUNK
 from jspec.testing.model_subject import PARENTS, above
 
 HEADS, KEY, VALUE = 3, 4, 5
@@ -150,25 +150,3 @@ def test_the_accepted_path_is_committed(way):
     after = jax.jit(way)(start, *picked[:2], picked[2][..., 0], jnp.asarray(live))
     np.testing.assert_allclose(after[0], walked(nodes, states, 0, paths[0, :3])[1], atol=1e-5)
     np.testing.assert_array_equal(after[1], np.asarray(states[1], np.float32))
-
-
-def test_the_convolution_sees_a_path_and_then_the_committed_tokens():
-    draw = np.random.default_rng(1)
-    lanes, before = 3, 3
-    inputs, window = draw.normal(size=(2, 2, 10, lanes)), draw.normal(size=(2, 2, before, lanes))
-    kernel = draw.normal(size=(2, lanes, before + 1))
-    seen = above(PARENTS)
-    narrow = (jnp.asarray(x, jnp.float32) for x in (inputs, kernel, window))
-    found = recurrence.convolved(*narrow, jnp.broadcast_to(jnp.asarray(seen), (2, 10, 10)))
-    for node in range(10):
-        text = np.concatenate([window, inputs[:, :, np.flatnonzero(seen[node])]], 2)[:, :, -4:]
-        wanted = np.einsum("bjtc,jct->bjc", text, kernel)
-        np.testing.assert_allclose(found[:, :, node], wanted, atol=1e-5)
-    state = RecurrentState(jnp.zeros((2, 1, 1, 1)), jnp.asarray(window, jnp.float32))
-    nothing = jnp.zeros((2, 1, 10, 1))
-    updates = Updates(nothing, nothing, nothing, nothing, jnp.asarray(inputs, jnp.float32))
-    path = jnp.array([[0, 2, 5, 8], [0, 1, 3, 7]])
-    after = recurrence.commit(state, updates, path, jnp.array([4, 1])).window
-    np.testing.assert_allclose(after[0], inputs[0][:, [2, 5, 8]], atol=1e-6)
-    wanted = np.concatenate([window[1][:, 1:], inputs[1][:, :1]], 1)
-    np.testing.assert_allclose(after[1], wanted, atol=1e-6)

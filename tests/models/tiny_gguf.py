@@ -23,39 +23,23 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 
 # Names of config.json's fields in GGUF, without the architecture's prefix.
 FIELDS = {
-    "hidden_size": "embedding_length",
-    "n_embd": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "n_inner": "feed_forward_length",
-    "num_hidden_layers": "block_count",
-    "n_layer": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "n_head": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "max_position_embeddings": "context_length",
-    "n_positions": "context_length",
+    "hidden_size": "embedding_length", "n_embd": "embedding_length",
+    "intermediate_size": "feed_forward_length", "n_inner": "feed_forward_length",
+    "num_hidden_layers": "block_count", "n_layer": "block_count",
+    "num_attention_heads": "attention.head_count", "n_head": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv", "head_dim": "attention.key_length",
+    "max_position_embeddings": "context_length", "n_positions": "context_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "layer_norm_epsilon": "attention.layer_norm_epsilon",
-    "num_local_experts": "expert_count",
-    "num_experts": "expert_count",
+    "num_local_experts": "expert_count", "num_experts": "expert_count",
     "num_experts_per_tok": "expert_used_count",
     "moe_intermediate_size": "expert_feed_forward_length",
-}
-ARCHITECTURES = {
-    "mistral": "llama",
-    "gemma3_text": "gemma3",
-    "mixtral": "llama",
-    "qwen3_moe": "qwen3moe",
-}
+}  # fmt: skip
+ARCHITECTURES = {"mistral": "llama", "gemma3_text": "gemma3", "mixtral": "llama"}
+ARCHITECTURES |= {"qwen3_moe": "qwen3moe"}
 # Where the random bytes of a block hold float16, which have to be small and finite.
-SCALES = {
-    Kind.Q2_K: (80, 82),
-    Kind.Q3_K: (108,),
-    Kind.Q4_K: (0, 2),
-    Kind.Q5_K: (0, 2),
-    Kind.Q6_K: (208,),
-}
+SCALES = {Kind.Q2_K: (80, 82), Kind.Q3_K: (108,), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2)}
+SCALES |= {Kind.Q6_K: (208,)}
 PLAIN = (Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0)
 """The file that gguf itself writes."""
 
@@ -76,24 +60,17 @@ def vocabulary(made: Tokenizer, pre: str | None, **changes: Any) -> dict[str, An
     model = json.loads(made.to_str())["model"]
     tokens = sorted(model["vocab"], key=model["vocab"].get)
     fields = {
-        "model": "gpt2",
-        "pre": pre,
-        "tokens": tokens,
+        "model": "gpt2", "pre": pre, "tokens": tokens, "bos_token_id": 1, "eos_token_id": 2,
         "token_type": [3 if token in SPECIAL else 1 for token in tokens],
         "merges": [" ".join(pair) for pair in model["merges"]],
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-    } | changes
+    } | changes  # fmt: skip
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def write(
-    file: Path,
-    fields: Mapping[str, Any],
-    tensors: Mapping[str, np.ndarray],
-    kind: Kind = Kind.F32,
-    others: Mapping[str, Kind] | None = None,
-) -> Path:
+    file: Path, fields: Mapping[str, Any], tensors: Mapping[str, np.ndarray],
+    kind: Kind = Kind.F32, others: Mapping[str, Kind] | None = None,
+) -> Path:  # fmt: skip
     """Writes a file; matrices are stored as `kind`, if their rows fill its blocks. `others` has
     kinds of matrices by parts of their names.
     """
@@ -132,14 +109,10 @@ def quantise(array: np.ndarray, kind: Kind) -> np.ndarray:
 
 
 def convert(
-    folder: Path,
-    file: Path,
-    kind: Kind = Kind.F32,
-    factors: np.ndarray | None = None,
-    changes: Mapping[str, Any] | None = None,
-    long: Mapping[str, Any] | None = None,
+    folder: Path, file: Path, kind: Kind = Kind.F32, factors: np.ndarray | None = None,
+    changes: Mapping[str, Any] | None = None, long: Mapping[str, Any] | None = None,
     others: Mapping[str, Kind] | None = None,
-) -> Path:
+) -> Path:  # fmt: skip
     """A checkpoint in Hugging Face layout as GGUF; `changes` are fields, None takes one away,
     `long` are LongRoPE's divisors by config.json's names, and `others` as in `write`.
     """

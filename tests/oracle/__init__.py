@@ -1,4 +1,5 @@
-# ruff: noqa: F401
+# ruff: noqa: F401, I001
+# fmt: off
 """Oracles: jspec's algorithms again from the papers alone, in float64 numpy with loops.
 
 Nothing here imports jax or jspec, so that an error has to be made twice, by two different roads, to
@@ -23,59 +24,29 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
 
 from .beams import every_beam, rsd_s
 from .block import (
-    block,
-    block_probabilities,
-    chain_distribution,
-    chains,
-    expected_kept,
-    last_passed,
+    block, block_probabilities, chain_distribution, chains, expected_kept, last_passed,
     token_by_token,
 )
 from .control import (
-    banned_sequences,
-    banned_tokens,
-    frequency_penalty,
-    grammar,
-    logit_bias,
-    min_tokens,
-    plain,
-    presence_penalty,
-    repetition_penalty,
+    banned_sequences, banned_tokens, frequency_penalty, grammar, logit_bias, min_tokens, plain,
+    presence_penalty, repetition_penalty,
 )
-from .greedy import greedy, truncate
-from .lookahead import lookahead, lookahead_insert
+from .greedy import greedy
+from .lookahead import lookahead
 from .prompt_lookup import prompt_lookup
 from .proposals import draws_iid, draws_swor, list_bound, optimal_acceptance
-from .rest import longest_match, rest
+from .rest import rest
 from .rules import (
-    RSD_FIGURE_1,
-    deterministic_proposal,
-    emission,
-    k_seq,
-    k_seq_gamma,
-    multi_round,
-    recursive,
+    RSD_FIGURE_1, deterministic_proposal, emission, k_seq, k_seq_gamma, multi_round, recursive,
 )
 from .sampling import probabilities
 from .sequoia import sequoia_shapes, sequoia_tokens
 from .suffix import suffix, suffix_places, suffix_trie
 from .token_recycling import (
-    TEMPLATE,
-    token_recycling,
-    token_recycling_tree,
-    token_recycling_update,
-    top_candidates,
+    TEMPLATE, token_recycling, token_recycling_tree, token_recycling_update, top_candidates,
 )
 from .traversal import traversal, traversal_distribution
 from .trees import (
-    ROOT,
-    children_of,
-    dyspec_greedy,
-    dyspec_threshold,
-    every_tree,
-    rsd_c,
-    specinfer,
-    spectr,
-    tree_of,
-    walk_distribution,
+    ROOT, children_of, dyspec_greedy, dyspec_threshold, every_tree, rsd_c, specinfer, spectr,
+    tree_of, walk_distribution,
 )

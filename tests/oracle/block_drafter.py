@@ -27,13 +27,8 @@ def turned(x, position, theta):
     """Rotary embedding of one head's vector [d]: lane i pairs with lane i + d/2."""
     half = len(x) // 2
     angles = position * theta ** -(np.arange(half) / half)
-    left, right = x[:half], x[half:]
-    return np.concatenate(
-        [
-            left * np.cos(angles) - right * np.sin(angles),
-            right * np.cos(angles) + left * np.sin(angles),
-        ]
-    )
+    left, right, cos, sin = x[:half], x[half:], np.cos(angles), np.sin(angles)
+    return np.concatenate([left * cos - right * sin, right * cos + left * sin])
 
 
 def silu(x):

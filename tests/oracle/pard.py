@@ -11,14 +11,14 @@ and numbers: heads, kv_heads, theta, eps.
 
 import numpy as np
 
-from oracle.block_drafter import rms, silu, softmax, turned
+from oracle.block_drafter import attention, rms, silu
 
 
 def logits(lm, tokens):
     """[N, V], the scores of the token after each of N, by a decoder with causal attention."""
     x = np.array([lm["embed"][token] for token in tokens])
     for layer in lm["layers"]:
-        x = x + _attention(lm, layer, x)
+        x = x + attention(lm | {"causal": True}, layer, [], x)
         y = rms(x, layer["mlp_norm"], lm["eps"])
         x = x + (silu(y @ layer["gate"].T) * (y @ layer["up"].T)) @ layer["down"].T
     return rms(x, lm["norm"], lm["eps"]) @ lm["head"].T
@@ -55,23 +55,3 @@ def decode(target, draft, prompt, mask, num, limit):
         text += wrote
         rounds.append(len(wrote))
     return text[len(prompt) :], rounds
-
-
-def _attention(lm, layer, x):
-    rows = [rms(row, layer["attention_norm"], lm["eps"]) for row in x]
-    size, shared = len(layer["q"]) // lm["heads"], lm["heads"] // lm["kv_heads"]
-
-    def part(name, at, which):
-        vector = (layer[name] @ rows[at])[which * size : (which + 1) * size]
-        return vector if name == "v" else turned(vector, at, lm["theta"])
-
-    out = []
-    for at in range(len(rows)):
-        heads = []
-        for head in range(lm["heads"]):
-            query = part("q", at, head)
-            keys = np.array([part("k", other, head // shared) for other in range(at + 1)])
-            values = np.array([part("v", other, head // shared) for other in range(at + 1)])
-            heads.append(softmax(keys @ query / np.sqrt(size)) @ values)
-        out.append(layer["o"] @ np.concatenate(heads))
-    return np.array(out)

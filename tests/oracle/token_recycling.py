@@ -86,16 +86,9 @@ def _longest_match(tokens, parents, argmaxes):
 
 
 def token_recycling(
-    next_logits,
-    prompt,
-    limit,
-    eos=(),
-    k=8,
-    template=TEMPLATE,
-    matrix=None,
-    update_on_prefill=False,
-    pairs=None,
-):
+    next_logits, prompt, limit, eos=(), k=8, template=TEMPLATE, matrix=None,
+    update_on_prefill=False, pairs=None,
+):  # fmt: skip
     """A whole greedy decode: `(tokens, steps, matrix, histogram)`.
 
     The last prompt token is the first root; from then on the bonus token is. One step is one
@@ -150,9 +143,8 @@ def token_recycling(
         if not ended:  # the published code leaves its loop before
             # The paper leaves open which of several nodes of one token writes last. Nodes of one
             # path (siblings of a line that holds a token twice) are one node, the first.
-            paths = [
-                tuple(tokens[a] for a in _lineage(parents, node)) for node in range(len(tokens))
-            ]
+            nodes = range(len(tokens))
+            paths = [tuple(tokens[a] for a in _lineage(parents, node)) for node in nodes]
             first = [node for node, path in enumerate(paths) if paths.index(path) == node]
             topk = [top_candidates(logits[node], k) for node in first]
             matrix = token_recycling_update(matrix, [tokens[node] for node in first], topk)

@@ -110,28 +110,6 @@ def test_a_memory_with_a_hole_is_caught():
         jspec.testing.check_drafter(Forgetful(MODEL, 2), PARAMS, in_merge=False)
 
 
-@dataclass(frozen=True)
-class Learns(jspec.Drafter):
-    """A drafter whose rounds all verify something."""
-
-    def draft(self, params, state, frame):
-        tree = jspec.tree.chain(2).fill(jnp.zeros((len(frame.root), 3), jnp.int32))
-        return replace(tree, value=jnp.full((len(frame.root), 3), 1e-6)), None
-
-    def update(self, params, state, aux, feedback):
-        assert feedback.skip_expensive_updates is None, "it learns from every round"
-        return state
-
-
-@pytest.mark.slow
-def test_every_round_teaches_without_plain_decoding():
-    costs = jspec.CostCurve.of({2: 1.0, 3: 9.0}, undrafted=0.1)
-    ask = dict(drafter=Learns(), policy=jspec.Adaptive((1, 2)), policy_params=costs)
-    result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
-    assert result.stats.num_draft_tokens[0] >= 39
-    assert result.policy_state.backoff.next == 1
-
-
 def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
     """Costs decide: the same drafter never backs off where drafting takes no time."""
     drafter = jspec.PromptLookup(num_speculative_tokens=2)

@@ -45,20 +45,17 @@ def test_templates_and_texts_that_do_not_fit_are_one_sentence(tmp_path):
 
     row = b'{"a": "x"}'
     field = r"names no field, as {question} or {turns\[0\]}"
-    refusals.check(
-        [
-            *((("a.jsonl", row, template), field) for template in ("{0}", "{}", "{a.__class__}")),
-            *(
-                (("a.jsonl", row, template), "line 1 does not fit the template")
-                for template in ("{a", "{a.foo}", "{a:d}")
-            ),
-            (("a.txt", b""), "holds no text"),
-            (("a.txt", b"\xff\xfe"), "is not UTF-8"),
-            (("a.jsonl", b"{"), "line 1 is not JSON"),
-            (("a.jsonl", b'{"b": 1}'), "has no field 'a'"),
-        ],
-        lambda given: read(*given),
-    )
+    refusals.check([
+        *((("a.jsonl", row, template), field) for template in ("{0}", "{}", "{a.__class__}")),
+        *(
+            (("a.jsonl", row, template), "line 1 does not fit the template")
+            for template in ("{a", "{a.foo}", "{a:d}")
+        ),
+        (("a.txt", b""), "holds no text"),
+        (("a.txt", b"\xff\xfe"), "is not UTF-8"),
+        (("a.jsonl", b"{"), "line 1 is not JSON"),
+        (("a.jsonl", b'{"b": 1}'), "has no field 'a'"),
+    ], lambda given: read(*given))  # fmt: skip
     assert corpus.text_row('{"a": [["x", "y"]]}', "{a[0][1]}", "line 1") == "y"
 
 
@@ -100,13 +97,10 @@ def test_a_row_asks():
 
 
 def test_a_row_that_asks_nothing_is_refused():
-    refusals.check(
-        [
-            (("no", ""), "line 1 is not JSON"),
-            (("{}", ""), "line 1 asks nothing; give it one of messages, instruction"),
-            (("[1]", ""), "asks nothing"),
-            (('{"messages": []}', ""), "asks nothing"),
-            (('{"a": "x"}', "{b}"), "line 1 has no field 'b'"),
-        ],
-        lambda given: chats.row(*given, "line 1"),
-    )
+    refusals.check([
+        (("no", ""), "line 1 is not JSON"),
+        (("{}", ""), "line 1 asks nothing; give it one of messages, instruction"),
+        (("[1]", ""), "asks nothing"),
+        (('{"messages": []}', ""), "asks nothing"),
+        (('{"a": "x"}', "{b}"), "line 1 has no field 'b'"),
+    ], lambda given: chats.row(*given, "line 1"))  # fmt: skip

@@ -8,10 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import refusals
-import tiny
 from tokenizers import Tokenizer
 
-import jspec
 from jspec.training import corpus, distill
 
 TEXTS = {
@@ -54,22 +52,6 @@ def test_prompts_are_beginnings_and_later_pieces_of_the_documents():
     assert share == pytest.approx(0.75, abs=0.1)
 
 
-@pytest.mark.slow
-def test_rows_are_what_decode_gives_alone():
-    model = tiny.model()
-    params = tiny.params(model)
-    asked = [distill.RowStart(3, "a", [1, 2, 3], 0.0), distill.RowStart(4, "a", [4, 5], 1.0)]
-    eos = (7,)
-    together = distill.write(model, params, eos, asked, RECIPE, 3)
-    for start, (tokens, finish) in zip(asked, together, strict=True):
-        alone = jspec.decode(
-            model, params, [start.prompt], max_new_tokens=6, key=0, row_ids=[start.row],
-            sampling=jspec.Sampling(start.temperature), stopping=jspec.Stopping(eos=eos),
-        )  # fmt: skip
-        assert tokens == [*start.prompt, *alone.tokens[0, : alone.lengths[0]].tolist()]
-        assert finish == ("stop" if tokens[-1] == 7 else "length")
-
-
 def naive(tokens):
     """The first place where the last max(LOOP, p) tokens each equal the one p before."""
     for kept in range(1, len(tokens) + 1):
@@ -101,17 +83,14 @@ def test_a_loop_is_cut(period):
 
 def test_recipes_out_of_range_and_texts_without_tokens_are_refused():
     values = {"max_new_tokens": 6, "shortest": 2, "longest": 5}
-    refusals.check(
-        [
-            ({"max_new_tokens": 0}, "max_new_tokens is 0"),
-            ({"shortest": 9}, "9 to 5 tokens do not exist"),
-            ({"temperatures": ((-1.0, 1.0),)}, "temperature -1 with share 1"),
-            ({"temperatures": ((1.0, 0.0),)}, "share 0"),
-            ({"temperatures": ()}, "no temperature"),
-            ({"seed": -1}, "seed is -1; pass an integer of at least 0"),
-        ],
-        lambda changes: distill.RowsRecipe(**values | changes),
-    )
+    refusals.check([
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"shortest": 9}, "9 to 5 tokens do not exist"),
+        ({"temperatures": ((-1.0, 1.0),)}, "temperature -1 with share 1"),
+        ({"temperatures": ((1.0, 0.0),)}, "share 0"),
+        ({"temperatures": ()}, "no temperature"),
+        ({"seed": -1}, "seed is -1; pass an integer of at least 0"),
+    ], lambda changes: distill.RowsRecipe(**values | changes))  # fmt: skip
     texts = {"pets": [" "]}, {"pets": 1}, str.split, distill.RowsRecipe(), 0, 1
     said = "a text of class pets has no tokens: ' '; leave it out"
     refusals.check([(texts, said)], lambda texts: list(distill.starts(*texts)))

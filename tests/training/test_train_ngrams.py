@@ -65,9 +65,3 @@ def test_the_table_has_the_targets_distributions(folder, rows, asked, tmp_path):
     assert code == 0
     for name, array in load_file(tmp_path / "table").items():
         np.testing.assert_array_equal(load_file(tmp_path / "again")[name], array)
-
-
-@pytest.mark.slow
-def test_held_out_text_scores_it(asked, tmp_path):
-    code, said = asked(tmp_path / "table", "--heldout", 0.4)
-    assert code == 0 and "held out: the likeliest token is right 0." in said

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import tiny
 
-from jspec.training.distributions import Observed, likeliest, observe
-from jspec.training.unroll import Batch, Unrolled, draw_anchors, observed
+from jspec.training.distributions import observe
+from jspec.training.unroll import Batch, Unrolled, draw_anchors
 
 HEAD = tiny.lyanna()
 TOKENS = np.random.default_rng(0).integers(0, tiny.VOCAB, (2, 9))
@@ -24,13 +24,6 @@ def test_anchors_are_text_that_text_follows_each_once_and_drawn_anew():
             assert found == sorted(set(found)) and max(found) + 1 < LIVE[row].sum()
     draws = [draw_anchors(BATCH.replace(draws=jnp.array([i, i])), 3)[0] for i in range(6)]
     assert len({np.asarray(at).tobytes() for at in draws}) > 3
-
-
-def test_stored_states_are_read_and_not_computed():
-    kept = Observed(jnp.ones((2, 9, 3), jnp.bfloat16), likeliest(jnp.zeros((2, 9, 4)), 9))
-    seen = observed(None, {}, BATCH.replace(observed=kept), 4)
-    assert seen.hidden.dtype == jnp.float32 and (seen.hidden == 1).all()
-    assert seen.distributions.tokens.shape == (2, 9, 4)
 
 
 def test_all_places_drawn_are_all_and_some_are_some():

@@ -60,12 +60,8 @@ def test_admission_is_that_of_a_loop_over_nodes():
             depth, good, seen = {0: 0}, {0}, set()
             for node in range(1, nodes):
                 parent, token = int(tree.parents[row, node]), int(tree.tokens[row, node])
-                fine = (
-                    tree.valid[row, node]
-                    and 0 <= parent < node
-                    and 0 <= token < vocab
-                    and not np.isnan(tree.value[row, node])
-                )
+                fine = tree.valid[row, node] and not np.isnan(tree.value[row, node])
+                fine = fine and 0 <= parent < node and 0 <= token < vocab
                 first = (parent, token) not in seen
                 if fine:
                     seen.add((parent, token))
@@ -82,11 +78,7 @@ def test_a_tree_of_nothing_but_its_root_is_the_root():
         valid=jnp.zeros((1, 1), bool), parents=jnp.zeros((1, 1), jnp.int32), depth=4, width=9
     )
     got = sanitize(tree, jnp.array([5]), 23)
-    assert (got.tokens.tolist(), got.parents.tolist(), got.valid.tolist()) == (
-        [[5]],
-        [[-1]],
-        [[True]],
-    )
+    assert (got.tokens.item(), got.parents.item(), got.valid.item()) == (5, -1, True)
     assert (got.depth, got.width) == (4, 1)
 
 

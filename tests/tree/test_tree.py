@@ -1,12 +1,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracle
 import pytest
 import refusals
 
 from jspec import tree as trees
-from jspec.drafters.retrieval.token_recycling import PUBLISHED
 from jspec.tree import parts
 from jspec.types import Tree
 
@@ -109,15 +107,6 @@ def test_children_keep_their_order_and_skip_absent_nodes():
     assert trees.children(parents, valid, jnp.int32(2), 3).tolist() == [6, 6, 6]
 
 
-def test_the_published_template_is_the_papers():
-    assert sorted(PUBLISHED.paths) == sorted(map(tuple, oracle.TEMPLATE))
-    assert PUBLISHED.num_nodes == 81
-    assert [len(level) for level in PUBLISHED.levels] == [8, 21, 25, 15, 8, 3]
-    assert (PUBLISHED.depth, PUBLISHED.width, PUBLISHED.max_rank) == (6, 8, 7)
-    children = np.bincount(PUBLISHED.parents[1:], minlength=81)
-    assert (children == 0).sum() == 40
-
-
 def test_templates():
     assert trees.chain(3).paths == ((0,), (0, 0), (0, 0, 0))
     assert trees.branching([2, 1]).paths == ((0,), (1,), (0, 0), (1, 0))
@@ -127,18 +116,6 @@ def test_templates():
     assert shuffled.ranks.tolist() == [0, 0, 1, 0]
     assert trees.Template(()).num_nodes == 1
     assert trees.Template(()).depth == 0
-
-
-def test_a_template_that_is_not_a_tree_is_refused():
-    cases = [
-        (((0,), (0,)), "twice"),
-        (((),), "empty"),
-        (((0, 1),), "parent"),
-        (((-1,),), "a rank of the tree template is -1; pass an integer in 0 .. 1048575"),
-        (((10**12,),), "a rank of the tree template is 1000000000000"),
-        (((0.5,),), "a rank of the tree template is 0.5"),
-    ]
-    refusals.check(cases, trees.Template)
 
 
 def size_of(parents, valid, node):
@@ -168,15 +145,10 @@ def levels(parents, valid):
     return found
 
 
-@pytest.mark.parametrize(
-    ("ordered", "walked"),
-    [
-        (trees.depth_first, lambda *tree: preorder(*tree, as_they_are)),
-        (trees.heavy_paths, lambda *tree: preorder(*tree, heavy)),
-        (trees.breadth_first, levels),
-    ],
-    ids=["depth first", "heavy paths", "breadth first"],
-)
+@pytest.mark.parametrize(("ordered", "walked"), [
+    (trees.depth_first, lambda *tree: preorder(*tree, as_they_are)),
+    (trees.heavy_paths, lambda *tree: preorder(*tree, heavy)), (trees.breadth_first, levels),
+], ids=["depth first", "heavy paths", "breadth first"])  # fmt: skip
 def test_an_order_is_that_of_a_walk_through_the_same_tree(ordered, walked):
     rng = np.random.default_rng(3)
     ordered, again = jax.jit(ordered), jax.jit(trees.reorder)
@@ -239,7 +211,13 @@ def test_nodes_take_the_distributions_of_their_children_along(rows):
     assert part == {token: whole[token] for token in (5, 7, 9)}
 
 
-def test_sizes_of_templates_are_checked():
+def test_templates_that_are_no_trees_are_refused():
+    rank = "a rank of the tree template is "
+    refusals.check([
+        (((0,), (0,)), "twice"), (((),), "empty"), (((0, 1),), "parent"),
+        (((-1,),), rank + "-1; pass an integer in 0 .. 1048575"),
+        (((10**12,),), rank + "1000000000000"), (((0.5,),), rank + "0.5"),
+    ], trees.Template)  # fmt: skip
     refusals.check([
         (lambda: trees.chain(-1), "length is -1; pass an integer of at least 0"),
         (lambda: trees.chain(2.5), "length is 2.5"),
@@ -247,10 +225,8 @@ def test_sizes_of_templates_are_checked():
         (lambda: trees.branching([2, 0]), "a factor is 0; pass an integer of at least 1"),
         (lambda: trees.likeliest([], 2), "acceptance is"),
         (lambda: trees.likeliest([0.5], -1), "num_speculative_tokens is -1"),
-        (
-            lambda: trees.chain(2).fill(jnp.zeros((1, 2), jnp.int32)),
-            r"the template has 3 nodes, .*; pass \[B, 3\]",
-        ),
+        (lambda: trees.chain(2).fill(jnp.zeros((1, 2), jnp.int32)),
+         r"the template has 3 nodes, .*; pass \[B, 3\]"),
         (lambda: trees.best(CHAIN, -1), "nodes is -1; pass an integer of at least 0"),
         (lambda: trees.best(CHAIN, 1), "the tree has no values"),
     ])  # fmt: skip

@@ -53,25 +53,21 @@ def installed(build, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("compiler", "why"),
+    ("compiler", "machine", "why"),
     [
-        (None, "there is no C++ compiler: c++, g++ or clang++"),
-        ("echo no such flag >&2; exit 3", "failed: no such flag"),
+        (None, "x86_64", "there is no C++ compiler: c++, g++ or clang++"),
+        ("echo no such flag >&2; exit 3", "x86_64", "failed: no such flag"),
+        ("exit 0", "riscv64", "there are no kernels for the processor riscv64"),
     ],
 )
-def test_without_a_compiler_that_works_jspec_is_installed_without_kernels(installed, compiler, why):
+def test_where_none_can_be_built_jspec_is_installed_without_kernels(
+    installed, build, monkeypatch, compiler, machine, why
+):
+    monkeypatch.setattr(build.platform, "machine", lambda: machine)
     data, said = installed(compiler)
     assert data == {"force_include": {}}  # the wheel of any machine
     (line,) = said
     assert line.startswith("jspec is built without kernels for CPUs: ") and line.endswith(why)
-
-
-def test_for_another_processor_too(installed, build, monkeypatch):
-    monkeypatch.setattr(build.platform, "machine", lambda: "riscv64")
-    _, said = installed("exit 0")
-    assert said == [
-        "jspec is built without kernels for CPUs: there are no kernels for the processor riscv64"
-    ]
 
 
 def test_with_one_the_library_is_part_of_a_wheel_of_this_machine(installed):

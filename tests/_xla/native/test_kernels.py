@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ancestry import ancestors
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from jspec import memory, sampling
 from jspec._xla import native
 from jspec._xla.native import library
 from jspec.models import attention, eight_bits, linear
+from jspec.testing.model_subject import above
 
 there = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
 PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 3, 5, 8, 0, 10])
@@ -68,14 +69,10 @@ def test_the_top_of_rows_is_xlas_to_the_last_tie_and_their_sum(kind):
 
 
 @there
-@pytest.mark.parametrize(
-    ("dtype", "outputs", "inputs"),
-    [
-        pytest.param(dtype, *shape, marks=[pytest.mark.slow] if (one + two) % 3 else [])
-        for one, dtype in enumerate(DTYPES)
-        for two, shape in enumerate(SHAPES)
-    ],
-)
+@pytest.mark.parametrize(("dtype", "outputs", "inputs"), [
+    pytest.param(dtype, *shape, marks=[pytest.mark.slow] if (one + two) % 3 else [])
+    for one, dtype in enumerate(DTYPES) for two, shape in enumerate(SHAPES)
+])  # fmt: skip
 def test_products_are_numpys_and_a_rows_bits_are_its_own(dtype, outputs, inputs):
     draw = np.random.default_rng(0)
     weights = weights_of(dtype, outputs, inputs, draw)
@@ -130,14 +127,10 @@ def rounded_by_hand(x, weights, factors):
     return sums * (largest * np.float32(1 / 127)) * factors
 
 
-@pytest.mark.parametrize(
-    ("kernels", "outputs", "inputs"),
-    [
-        *(pytest.param(True, *shape, marks=there) for shape in (*SHAPES, (3, 64))),
-        (False, 7, 5),
-        pytest.param(False, 97, 576, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("kernels", "outputs", "inputs"), [
+    *(pytest.param(True, *shape, marks=there) for shape in (*SHAPES, (3, 64))),
+    (False, 7, 5), pytest.param(False, 97, 576, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_products_of_integers_are_exact_with_kernels_and_without(kernels, outputs, inputs):
     draw = np.random.default_rng(0)
     weights = np.array(weights_of("int8", outputs, inputs, draw))
@@ -240,16 +233,11 @@ def long_softmax(q, keys, values, soft_cap):
 
 
 @there
-@pytest.mark.parametrize(
-    ("dtype", "dim", "heads", "group", "window", "soft_cap"),
-    [
-        pytest.param(dtype, *sizes, marks=[pytest.mark.slow] if (one + two) % 2 else [])
-        for one, dtype in enumerate(DTYPES)
-        for two, sizes in enumerate(
-            [(8, 2, 1, None, None), (20, 1, 3, 5, None), (64, 3, 3, None, 2.0), (80, 2, 2, 40, 1.5)]
-        )
-    ],
-)
+@pytest.mark.parametrize(("dtype", "dim", "heads", "group", "window", "soft_cap"), [
+    pytest.param(dtype, *sizes, marks=[pytest.mark.slow] if (one + two) % 2 else [])
+    for one, dtype in enumerate(DTYPES) for two, sizes in enumerate(
+        [(8, 2, 1, None, None), (20, 1, 3, 5, None), (64, 3, 3, None, 2.0), (80, 2, 2, 40, 1.5)])
+])  # fmt: skip
 def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
     dtype, dim, heads, group, window, soft_cap
 ):
@@ -266,7 +254,7 @@ def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
     q = normal(2, size, heads * group, dim)
     k, v = held(2, heads, size, dim), held(2, heads, size, dim)
     keys, values = held(2, heads, slots, dim), held(2, heads, slots, dim)
-    mask = ancestors(PARENTS)
+    mask = above(PARENTS)
     depths = mask.sum(-1) - 1
 
     @jax.jit
@@ -303,23 +291,16 @@ def test_attention_is_one_long_softmax_and_a_nodes_bits_are_its_tokens(
         path = np.flatnonzero(mask[node])
         for row in range(2):
             at = lengths[row] + np.arange(len(path) - 1)
+            one = [jax.tree.map(lambda x, row=row: x[row : row + 1], part)
+                   for part in (q, k, v, keys, values)]  # fmt: skip
             filled = jax.tree.map(
-                lambda x, new, row=row, at=at, path=path: (
-                    x[row : row + 1].at[:, :, at].set(new[row : row + 1, :, path[:-1]])
-                ),
-                (keys, values),
-                (k, v),
-            )
-            alone = run(
-                q[row : row + 1, node : node + 1],
-                *jax.tree.map(
-                    lambda x, row=row, node=node: x[row : row + 1, :, node : node + 1], (k, v)
-                ),
-                np.ones((1, 1, 1), bool),
-                *filled,
-                lengths[row : row + 1] + len(path) - 1,
-                np.array([[lengths[row] + len(path) - 1]]),
-            )
+                lambda x, new, at=at, path=path: x.at[:, :, at].set(new[:, :, path[:-1]]),
+                one[3:], one[1:3],
+            )  # fmt: skip
+            own = jax.tree.map(lambda x, node=node: x[:, :, node : node + 1], one[1:3])
+            last = lengths[row : row + 1] + len(path) - 1
+            alone = run(one[0][:, node : node + 1], *own, np.ones((1, 1, 1), bool), *filled,
+                        last, last[:, None])  # fmt: skip
             found = np.asarray(alone[0, 0], np.float32)
             np.testing.assert_array_equal(
                 bits(found), bits(np.asarray(whole, np.float32)[row, node])
@@ -353,12 +334,66 @@ def test_transformations_of_jax():
 def test_a_jitted_program_calls_the_kernel_and_an_exported_one_does_not():
     x, weights = jnp.ones((3, 8)), jnp.ones((5, 8))
     run = jax.jit(linear.product)
-    assert "jspec_product" in run.lower(x, weights).as_text()
-    text = jax.export.export(run)(x, weights).mlir_module()
-    assert "jspec_product" not in text and "dot_general" in text
-    for platform in ("tpu", "cuda"):
-        text = jax.export.export(run, platforms=[platform])(x, weights).mlir_module()
-        assert "jspec_product" not in text
+    assert called(run, x, weights)
+    for platforms in (None, ["tpu"], ["cuda"]):
+        text = jax.export.export(run, platforms=platforms)(x, weights).mlir_module()
+        assert "jspec_product" not in text and "dot_general" in text
+
+
+X, WEIGHTS = (
+    np.random.default_rng(0).normal(size=size).astype(np.float32) for size in ((8, 3, 40), (8, 40))
+)
+ROWS, WHOLE = PartitionSpec("data"), PartitionSpec()
+
+
+@pytest.fixture(scope="module")
+def alone():
+    return np.stack([linear.product(x, WEIGHTS) for x in X])
+
+
+def called(run, *arguments):
+    """True if a program calls the kernel."""
+    return "jspec_product" in run.lower(*arguments).as_text()
+
+
+def mesh_of(kind=AxisType.Auto):
+    if jax.device_count() < 8:
+        pytest.skip("needs eight devices")
+    return jax.make_mesh((8,), ("data",), axis_types=(kind,))
+
+
+@there
+def test_each_device_of_a_pmap_and_of_a_shard_map_calls_the_kernel(alone):
+    spread = jax.pmap(linear.product, in_axes=(0, None))
+    mapped = jax.jit(
+        jax.shard_map(linear.product, mesh=mesh_of(), in_specs=(ROWS, WHOLE), out_specs=ROWS)
+    )
+    for run in (spread, mapped):
+        np.testing.assert_array_equal(run(X, WEIGHTS), alone)
+        assert called(run, X, WEIGHTS)
+
+
+@there
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("spec", [ROWS, WHOLE])
+def test_on_a_mesh_it_is_xlas_which_splits_it(kind, spec, alone):
+    """Rows that are split, and weights that are."""
+    mesh = mesh_of(kind)
+    x = jax.device_put(X, NamedSharding(mesh, spec))
+    weights = jax.device_put(WEIGHTS, NamedSharding(mesh, WHOLE if spec == ROWS else ROWS))
+    run = jax.jit(linear.product)
+    np.testing.assert_allclose(run(x, weights), alone, atol=1e-5)
+    assert not called(run, x, weights)
+
+
+@there
+def test_a_loop_and_a_program_compiled_ahead_call_it(alone):
+    def over(x, weights):
+        return jax.lax.scan(lambda _, row: (None, linear.product(row, weights)), None, x)[1]
+
+    run = jax.jit(over)
+    assert called(run, X, WEIGHTS)
+    np.testing.assert_array_equal(run.lower(X, WEIGHTS).compile()(X, WEIGHTS), alone)
 
 
 @pytest.fixture
@@ -371,13 +406,10 @@ def afresh(monkeypatch):
     library._load.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        ("0", "JSPEC_NATIVE=0 switches them off"),
-        ("sse", "JSPEC_NATIVE is 'sse'; it may be 0 or one of amx, avx512, avx2, neon"),
-    ],
-)
+@pytest.mark.parametrize(("value", "said"), [
+    ("0", "JSPEC_NATIVE=0 switches them off"),
+    ("sse", "JSPEC_NATIVE is 'sse'; it may be 0 or one of amx, avx512, avx2, neon"),
+])  # fmt: skip
 def test_a_variable_switches_them_off(afresh, value, said):
     afresh.setenv(library.SWITCH, value)
     assert native.missing() == said and native.instruction_set() is None

@@ -4,11 +4,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ancestry import ancestors
 
 from jspec._xla import native
 from jspec.models import recurrence
 from jspec.models.recurrence import RecurrentState, Updates
+from jspec.testing.model_subject import above
 
 pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
 PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 3, 5, 8, 0, 10])
@@ -55,7 +55,7 @@ def committed(nodes, values, states, path, row):
 def test_a_nodes_bits_are_its_tokens(sizes, delta):
     """Each node as the only new token, its ancestors committed one by one."""
     nodes, states = tree_of(sizes, PARENTS, delta)
-    seen = ancestors(PARENTS)
+    seen = above(PARENTS)
     mixed, values = recur(*nodes, states, np.broadcast_to(seen, (2, *seen.shape)))
     for row in range(2):
         for node in range(len(PARENTS)):
@@ -72,7 +72,7 @@ def test_bits_do_not_depend_on_the_order_of_nodes(count, delta):
     """Random trees, and the same in another order: some come before their parents."""
     draw = np.random.default_rng(count)
     parents = np.array([-1, *(draw.integers(0, node) for node in range(1, count))])
-    seen = ancestors(parents)
+    seen = above(parents)
     nodes, states = tree_of((2, 4, 8, 20), parents, delta)
     found = recur(*nodes, states, np.broadcast_to(seen, (2, count, count)))
     order = draw.permutation(count)
@@ -85,7 +85,7 @@ def test_bits_do_not_depend_on_the_order_of_nodes(count, delta):
 def test_of_products_that_is_not_true():
     """The negative control: in the form of other devices per node's bits follow from the tree."""
     nodes, states = tree_of((3, 3, 33, 16), PARENTS, True)
-    given, seen = (*nodes[:3], jnp.log(nodes[3]), nodes[4]), ancestors(PARENTS)
+    given, seen = (*nodes[:3], jnp.log(nodes[3]), nodes[4]), above(PARENTS)
     run = jax.jit(recurrence.by_chunks)
     whole, _ = run(given, states, np.broadcast_to(seen, (2, *seen.shape)))
     part, _ = run(
@@ -131,7 +131,7 @@ def test_rows_keep_different_numbers_of_nodes():
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_nans_reach_descendants_alone(value):
     nodes, states = tree_of((2, 4, 12, 20), PARENTS, True)
-    seen = ancestors(PARENTS)
+    seen = above(PARENTS)
     wide = np.broadcast_to(seen, (2, *seen.shape))
     clean, _ = recur(*nodes, states, wide)
     bad = (*nodes[:2], nodes[2].at[1, :, 1].set(value), *nodes[3:])
@@ -145,7 +145,7 @@ def test_nans_reach_descendants_alone(value):
 def test_tokens_that_are_not_there_get_zeros():
     """A row that has fewer: they see none, and none sees them."""
     nodes, states = tree_of((2, 4, 12, 20), PARENTS, True)
-    seen = np.broadcast_to(ancestors(PARENTS), (2, 12, 12)).copy()
+    seen = np.broadcast_to(above(PARENTS), (2, 12, 12)).copy()
     whole, _ = recur(*nodes, states, seen)
     seen[1, 8:] = False
     found, values = recur(*nodes, states, seen)
@@ -158,7 +158,7 @@ def test_tokens_that_are_not_there_get_zeros():
 def test_the_convolution_of_a_path(shape):
     """Compares with float64; a node's bits are its token's after committed ancestors."""
     heads, lanes, before = shape
-    draw, count, seen = np.random.default_rng(0), len(PARENTS), ancestors(PARENTS)
+    draw, count, seen = np.random.default_rng(0), len(PARENTS), above(PARENTS)
     inputs, window = (
         draw.normal(size=(2, heads, size, lanes)).astype(np.float32) for size in (count, before)
     )
@@ -177,32 +177,3 @@ def test_the_convolution_of_a_path(shape):
         held = recurrence.commit(state, updates, behind, jnp.full(2, len(path) - 1)).window
         alone = run(inputs[:, :, node : node + 1], kernel, held, np.ones((2, 1, 1), bool))
         np.testing.assert_array_equal(bits(alone[:, :, 0]), bits(found[:, :, node]))
-
-
-@pytest.mark.slow
-def test_transformations_of_jax():
-    """Gradients are those of the products; mapped and exported programs run."""
-    nodes, states = tree_of((2, 4, 6, 5), PARENTS, True)
-    given = (*nodes[:3], jnp.log(nodes[3]), nodes[4])
-    seen = jnp.broadcast_to(ancestors(PARENTS), (2, 12, 12))
-
-    def read(v, states):
-        own = (*given[:2], v, *given[3:])
-        mixed, _ = recurrence.recur(*own, states, seen, jnp.zeros((2, 2, 12, 1)))
-        return mixed
-
-    def squared(v, states):
-        return jnp.square(read(v, states)).sum()
-
-    run = jax.jit(jax.grad(squared, (0, 1)))
-    found = run(nodes[2], states)
-    with native.disabled():
-        wanted = run(nodes[2], states)
-    for one, two in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(one, two, atol=1e-4)
-    both = jnp.stack([states, 2 * states])
-    mapped, _ = jax.jit(jax.vmap(native.recur, in_axes=(*[None] * 5, 0, None)))(*nodes, both, seen)
-    np.testing.assert_array_equal(bits(mapped[1]), bits(recur(*nodes, both[1], seen)[0]))
-    assert "jspec_recur" in jax.jit(read).lower(nodes[2], states).as_text()
-    text = jax.export.export(jax.jit(read))(nodes[2], states).mlir_module()
-    assert "jspec_recur" not in text

@@ -37,13 +37,18 @@ def as_dictionary(text, tokens, probs, live=None):
     )
 
 
-@pytest.mark.parametrize("vocab_size", [9, 400, 70_000])
-def test_every_pair_has_its_line_and_every_other_its_last_tokens(vocab_size):
+@pytest.mark.parametrize(
+    ("vocab_size", "padded"), [(9, False), (9, True), (400, True), (70_000, False)]
+)
+def test_every_pair_has_its_line_and_every_other_its_last_tokens(vocab_size, padded):
+    """Padding counts for nothing."""
     text, tokens, probs = text_and_distributions(min(vocab_size, 40))
     # Large ids, whose pairs fill more than 32 bits.
     text, tokens = vocab_size - 1 - text, vocab_size - 1 - tokens
-    table = ngrams.table(ngrams.build(text, (tokens, probs), vocab_size, K))
-    want = as_dictionary(text, tokens, probs)
+    live = np.arange(text.shape[1]) < np.arange(3, 3 + len(text))[:, None] * 5 if padded else None
+    table = ngrams.table(ngrams.build(text, (tokens, probs), vocab_size, K, live))
+    want = as_dictionary(text, tokens, probs, live)
+    assert int((table.line_of_pair >= 0).sum()) == sum(len(key) == 2 for key in want)
     known = sorted({int(token) for token in text.ravel()})
     others = [token for token in (0, 1, 5) if token not in known]
     asked = [(a, b) for a in (*known, *others, -1) for b in (*known, *others)]
@@ -55,30 +60,10 @@ def test_every_pair_has_its_line_and_every_other_its_last_tokens(vocab_size):
         assert order == expected
         orders[expected] += 1
         line = want.get((a, b)) or want.get((b,), [])
-        assert dict(
-            zip(
-                found[probabilities > 0].tolist(),
-                probabilities[probabilities > 0].tolist(),
-                strict=True,
-            )
-        ) == (pytest.approx(dict(line), rel=1e-5))
+        held = (x[probabilities > 0].tolist() for x in (found, probabilities))
+        assert dict(zip(*held, strict=True)) == pytest.approx(dict(line), rel=1e-5)
         assert (np.diff(probabilities) <= 0).all()
     assert all(orders.values()) or vocab_size == 9, "every case is met"
-
-
-def test_padding_counts_for_nothing():
-    text, tokens, probs = text_and_distributions(9)
-    live = np.arange(text.shape[1]) < np.arange(3, 3 + len(text))[:, None] * 5
-    table = ngrams.table(ngrams.build(text, (tokens, probs), 9, K, live))
-    want = as_dictionary(text, tokens, probs, live)
-    pairs = np.array([key for key in want if len(key) == 2], np.int32)
-    found, probabilities, order = table.after(jnp.asarray(pairs[:, 0]), jnp.asarray(pairs[:, 1]))
-    assert (order == 2).all()
-    for pair, tokens, line in zip(
-        pairs.tolist(), found.tolist(), probabilities.tolist(), strict=True
-    ):
-        assert dict(zip(tokens, line, strict=True)) == pytest.approx(dict(want[tuple(pair)]))
-    assert int((table.line_of_pair >= 0).sum()) == len(pairs)
 
 
 def test_pairs_are_told_apart_where_their_keys_are():

@@ -145,25 +145,6 @@ def test_a_chain_is_spent_after_its_second_tree():
     np.testing.assert_array_equal(left.decide(counts).num_reusable, [0, 2, 0])
 
 
-@pytest.mark.slow
-def test_a_chain_is_spent_where_other_text_is_read(target):
-    """Row 0 goes on with a new turn, row 1 with nothing: its chain still holds."""
-    model, params = target
-    head = tiny.lyanna()
-    call = dict(
-        drafter=Lyanna(head, num_speculative_tokens=6, resampling=Separate(4)),
-        drafter_params=tiny.variables(head),
-    )
-    state = jspec.prefill(model, params, [[1, 2], [3, 4]], max_new_tokens=1, capacity=64, **call)
-    state = jspec.step(model, params, state, **call)
-    assert (state.drafter_state.memory.num_reusable > 0).all()
-    state = jspec.prefill(
-        model, params, [[7, 2], [0, 0]], [2, 0], max_new_tokens=8, earlier=state, **call
-    )
-    held = np.asarray(state.drafter_state.memory.num_reusable) > 0
-    np.testing.assert_array_equal(held, [False, True])
-
-
 def test_the_published_method_verifies_second_trees_on_top_of_fresh_ones(head):
     module = head[0]
     found = Lyanna.published(module, max_depth=2)

@@ -13,6 +13,8 @@ from jspec.models.heads.medusa import fresh
 from jspec.types import Frame
 
 LIMIT = 30
+LENGTHS = np.array([8, 1, 5])
+"""Of prompts: behind one token nothing is drafted at first."""
 HEADS = tiny.medusa(num_heads=4, num_layers=2)
 HOT = tiny.medusa(num_heads=4, num_layers=2, hot_tokens=11)
 SMALL = jspec.Template(((0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 0, 0)))
@@ -32,13 +34,8 @@ def forward(target):
 
 def by_hand(variables):
     params = jax.tree.map(np.float64, variables["params"])
-    blocks = [
-        [
-            (params[f"block_{i}_{layer}"]["weight"], params[f"block_{i}_{layer}"]["bias"])
-            for layer in range(2)
-        ]
-        for i in range(4)
-    ]
+    names = [[f"block_{i}_{layer}" for layer in range(2)] for i in range(4)]
+    blocks = [[(params[n]["weight"], params[n]["bias"]) for n in chain] for chain in names]
     if "scored" not in variables:
         matrices = [params[f"head_{i}"]["weight"] for i in range(4)]
         return lambda state: oracle.scores(state, blocks, matrices)
@@ -47,24 +44,20 @@ def by_hand(variables):
     return lambda state: np.where(cold, -np.inf, oracle.scores(state, blocks, [table] * 4))
 
 
-@pytest.mark.parametrize(
-    ("module", "template"),
-    [
-        pytest.param(HEADS, PUBLISHED, id="published", marks=pytest.mark.slow),
-        pytest.param(HEADS, SMALL, id="small", marks=pytest.mark.slow),
-        pytest.param(HOT, SMALL, id="hot"),
-    ],
-)
+@pytest.mark.parametrize(("module", "template"), [
+    pytest.param(HEADS, PUBLISHED, id="published", marks=pytest.mark.slow),
+    pytest.param(HOT, SMALL, id="hot"),
+])  # fmt: skip
 def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, module, template):
     variables = tiny.medusa_variables(module)
     heads = by_hand(variables)
     drafter = Medusa(module, template)
     result = jspec.decode(
-        *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
+        *target, tiny.PROMPTS, LENGTHS, drafter=drafter, drafter_params=variables,
         max_new_tokens=LIMIT,
     )  # fmt: skip
     accepted = 0
-    for row, length in enumerate(tiny.LENGTHS):
+    for row, length in enumerate(LENGTHS):
         tokens, rounds = oracle.decode(
             lambda context: forward(context)[0], lambda context: forward(context)[1], heads,
             tiny.PROMPTS[row, :length].tolist(), LIMIT, template.paths,
@@ -72,6 +65,8 @@ def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, module, 
         assert result.tokens[row].tolist() == tokens
         histogram = np.bincount(rounds, minlength=template.depth + 2)[1:]
         assert result.stats.acceptance_histogram[row].tolist() == histogram.tolist()
+        nodes = len(template.paths) * (len(rounds) - (length == 1))
+        assert result.stats.num_draft_tokens[row] == nodes
         accepted += LIMIT - len(rounds)
     assert accepted > 0, "heads that are never right test nothing"
 
@@ -116,16 +111,6 @@ def test_tokens_are_ranked_by_their_own_noise_and_no_others_drafted(target, head
     noise = jspec.sampling.gumbel(keys, positions, tiny.VOCAB)
     np.testing.assert_array_equal(tree.tokens[:, 1], ids[noise[:, ids].argmax(-1)])
     assert np.isin(tree.tokens[:, 1:], ids).all()
-
-
-def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
-    ask = dict(max_new_tokens=LIMIT)
-    given = dict(drafter=Medusa(HOT, SMALL), drafter_params=tiny.medusa_variables(HOT))
-    result = jspec.decode(*target, tiny.PROMPTS, [1, 1, 1], **given, **ask)
-    plain = jspec.decode(*target, tiny.PROMPTS, [1, 1, 1], **ask)
-    np.testing.assert_array_equal(result.tokens, plain.tokens)
-    drafted, steps = np.asarray(result.stats.num_draft_tokens), np.asarray(result.stats.num_rounds)
-    np.testing.assert_array_equal(drafted, 7 * (steps - 1))
 
 
 def test_fitted_trees_take_the_best_nodes():

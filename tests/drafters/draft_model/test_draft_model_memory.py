@@ -70,15 +70,9 @@ def test_distributions_are_kept_of_scored_nodes_alone(name):
     seen = Output(jax.ShapeDtypeStruct((batch, 2, VOCAB), jnp.float32), None)
 
     def draft(weights, state, prompt):
-        frame = Frame(
-            root=prompt[:, -1],
-            positions=lengths - 1,
-            keys=jax.random.split(jax.random.key(0), batch),
-            sampling=jspec.Sampling(
-                jnp.ones(batch), jnp.zeros(batch, jnp.int32), jnp.ones(batch), jnp.zeros(batch)
-            ),
-            done=jnp.zeros(batch, bool),
-        )
+        one, keys = jnp.ones(batch), jax.random.split(jax.random.key(0), batch)
+        sampling = jspec.Sampling(one, jnp.zeros(batch, jnp.int32), one, 0 * one)
+        frame = Frame(prompt[:, -1], lengths - 1, keys, sampling, jnp.zeros(batch, bool))
         return drafter.draft(weights, state, frame)[0]
 
     start = jax.eval_shape(lambda: drafter.init(batch, 128, None))

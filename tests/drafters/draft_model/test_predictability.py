@@ -27,27 +27,6 @@ def test_the_remaining_mass_is_rounded_without_the_draw(first):
     assert (remaining_mass(probabilities)[:, 1] == 1 - first).all()
 
 
-@pytest.mark.parametrize(
-    ("message", "settings"),
-    [
-        ("K-SEQ accepts by how many", dict(scheme=schemes.K_SEQ)),
-        ("min_gain is 0.1", dict(scheme=schemes.RECURSIVE, min_gain=0.1)),
-        ("min_gain is 0.1", dict(scheme=schemes.MULTI_ROUND, min_gain=0.1)),
-    ],
-)
-def test_growing_trees_refuse_what_would_be_biased(message, settings):
-    with pytest.raises(ValueError, match=message):
-        jspec.DySpec(MODEL, num_speculative_tokens=4, max_depth=2, beam=2, **settings)
-
-
-def test_growth_may_stop_under_the_coupled_rule():
-    """Whatever the way of drawing."""
-    for scheme in (schemes.COUPLED, schemes.GUMBEL_LIST):
-        assert jspec.DySpec(
-            MODEL, num_speculative_tokens=4, max_depth=2, beam=2, scheme=scheme, min_gain=0.1
-        ).min_gain
-
-
 def test_a_node_without_a_distribution_has_no_independent_draws():
     """Block verification would test the token above them by a distribution that is not there."""
     logits = jnp.zeros((2, 1, SIZE)).at[0, 0, 3].set(jnp.nan)
@@ -84,13 +63,9 @@ def test_a_tree_says_no_more_children_or_levels_than_it_has_nodes(beam):
     drafter = jspec.DySpec(
         MODEL, num_speculative_tokens=2, max_depth=5, beam=beam, scheme=schemes.RECURSIVE
     )
-    frame = Frame(
-        root=jnp.zeros(1, jnp.int32),
-        positions=jnp.ones(1, jnp.int32),
-        keys=samplings.row_keys(jax.random.key(0), jnp.arange(1)),
-        sampling=jspec.Sampling(*(jnp.full(1, value) for value in (1.0, 0, 1.0, 0.0))),
-        done=jnp.zeros(1, bool),
-    )
+    one, keys = jnp.ones(1, jnp.int32), samplings.row_keys(jax.random.key(0), jnp.arange(1))
+    sampling = jspec.Sampling(*(jnp.full(1, value) for value in (1.0, 0, 1.0, 0.0)))
+    frame = Frame(0 * one, one, keys, sampling, one > 1)
     distributions = jnp.zeros((1, SIZE, SIZE))
     tree, _ = jax.eval_shape(drafter.draft, distributions, drafter.init(1, 16, None), frame)
     assert tree.width <= 2

@@ -1,5 +1,7 @@
 """Sequoia's program against its published figures, a second program, and all trees."""
 
+import itertools
+
 import numpy as np
 import oracle
 import pytest
@@ -90,54 +92,24 @@ def shape(paths, above=()):
 
 
 def test_no_tree_is_better():
-    """All trees of up to 8 nodes, one by one."""
-    for probabilities in vectors(8):
-        table = sequoia_tree.solve(probabilities, 7, 4)
-        for nodes in range(8):
-            for depth in range(1, 5):
-                values = [
-                    oracle.sequoia_tokens(probabilities, tree)
-                    for tree in oracle.sequoia_shapes(nodes + 1, depth, len(probabilities))
-                ]
-                best = max(values, default=-np.inf)
-                assert table.tokens[nodes, depth] == pytest.approx(best, abs=1e-12)
-                if values:
-                    template = table.template(nodes, depth)
-                    assert template.num_nodes == nodes + 1 and template.depth <= depth
-                    own = oracle.sequoia_tokens(probabilities, shape(template.paths))
-                    assert own == pytest.approx(best, abs=1e-12)
-
-
-def test_no_tree_is_better_where_acceptance_depends_on_the_depth():
+    """All trees of up to 8 nodes, one by one; acceptance may depend on the depth."""
     rng = np.random.default_rng(2)
-    for levels in (1, 2, 3, 5):
-        rows = rng.dirichlet(np.ones(4), levels)[:, :-1]
-        for nodes in range(1, 8):
-            for depth in range(1, 5):
-                trees = oracle.sequoia_shapes(nodes + 1, depth, 3)
-                values = [tokens_by_depth(rows.tolist(), tree) for tree in trees]
-                if values:
-                    own = shape(sequoia_tree.best_template(rows, nodes, depth).paths)
-                    assert tokens_by_depth(rows.tolist(), own) == pytest.approx(max(values))
-                    found = sequoia_tree.solve(rows, nodes, depth).tokens[nodes, depth]
-                    assert found == pytest.approx(max(values))
-
-
-def test_all_trees_are_counted():
-    """Ordered trees: Catalan numbers; chains alone where there is one rank or no room."""
-    counts = [len(set(oracle.sequoia_shapes(nodes, nodes, nodes))) for nodes in range(1, 9)]
-    assert counts == [1, 1, 2, 5, 14, 42, 132, 429]
-    assert list(oracle.sequoia_shapes(3, 5, 1)) == [(((),),)]
-    assert list(oracle.sequoia_shapes(3, 1, 5)) == [((), ())]
-    assert not list(oracle.sequoia_shapes(3, 1, 1))
-
-
-def test_a_template_is_worth_what_the_table_says():
-    table = sequoia_tree.solve(PRINTED, 199, 12)
-    for nodes, depth in [(0, 1), (1, 1), (9, 1), (49, 2), (80, 6), (199, 12)]:
-        paths = table.template(nodes, depth).paths
-        direct = 1 + sum(np.prod(PRINTED[list(path)]) for path in paths)
-        assert table.tokens[nodes, depth] == pytest.approx(direct, abs=1e-12)
+    by_depth = [rng.dirichlet(np.ones(4), levels)[:, :-1] for levels in (2, 3, 5)]
+    for probabilities in (*vectors(8), *by_depth):
+        rows = np.atleast_2d(probabilities).tolist()
+        table = sequoia_tree.solve(probabilities, 7, 4)
+        for nodes, depth in itertools.product(range(8), range(1, 5)):
+            if len(rows) > 1:  # whose table is of trees of that depth alone
+                table = sequoia_tree.solve(probabilities, nodes, depth)
+            shapes = oracle.sequoia_shapes(nodes + 1, depth, len(rows[0]))
+            values = [tokens_by_depth(rows, tree) for tree in shapes]
+            best = max(values, default=-np.inf)
+            assert table.tokens[nodes, depth] == pytest.approx(best, abs=1e-12)
+            if values:
+                template = table.template(nodes, depth)
+                assert template.num_nodes == nodes + 1 and template.depth <= depth
+                own = tokens_by_depth(rows, shape(template.paths))
+                assert own == pytest.approx(best, abs=1e-12)
 
 
 def test_the_choice_is_the_fastest_of_all():

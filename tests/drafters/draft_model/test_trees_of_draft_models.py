@@ -72,7 +72,7 @@ def grown(drafter, distributions, extra):
     ).astype(np.float32)
     prompt = np.tile(np.array(CONTEXT, np.int32), (batch, 1))
     lengths = np.full(batch, len(CONTEXT), np.int32)
-    return _grown(drafter, table, prompt, lengths)
+    return jax.device_get(_grown(drafter, table, prompt, lengths))
 
 
 @partial(jax.jit, static_argnums=0)
@@ -217,23 +217,32 @@ def test_specinfer_is_the_oracles(models):
         equal(tree, row, oracle.specinfer(drawn_at(draws, row), (4, 3, 2)))
 
 
-def test_spectr_is_the_oracles():
-    rng, chains, length, size = np.random.default_rng(2), 4, 3, 3
-    sequences = rng.integers(size, size=(ROWS, chains, length))
+def sequences_of(sequences):
+    """A draw of whole sequences [B, K, length], which nothing but these decides."""
 
     def draw(logits, sampling, frame, level, count):
         column = jnp.take(jnp.asarray(sequences), level, axis=2)
-        tokens = column[:, None] if count == chains else column[:, :, None]
+        tokens = column[:, None] if count == sequences.shape[1] else column[:, :, None]
         probs = jax.nn.softmax(logits)
         some = jnp.zeros(tokens.shape)
         return ChildDraws(tokens, some, some, probs, probs)
 
+    return Scheme(draw, TreeVerifier(rules.k_seq))
+
+
+def spectr(sequences, distributions):
+    rows, chains, length = sequences.shape
+    *_, size = distributions.shape
     drafter = jspec.SpecTr(
-        tables.Table(size + 1), num_chains=chains, max_depth=length,
-        scheme=Scheme(draw, TreeVerifier(rules.k_seq)),
-    )  # fmt: skip
-    distributions = tables.distributions(rng, 1, size + 1, 2)
-    tree = grown(drafter, distributions, np.zeros((ROWS, size + 1, size + 1, 0)))
+        tables.Table(size), num_chains=chains, max_depth=length, scheme=sequences_of(sequences)
+    )
+    return grown(drafter, distributions, np.zeros((rows, size, size, 0)))
+
+
+def test_spectr_is_the_oracles():
+    rng, size = np.random.default_rng(2), 3
+    sequences = rng.integers(size, size=(ROWS, 4, 3))
+    tree = spectr(sequences, tables.distributions(rng, 1, size + 1, 2))
     for row in range(ROWS):
         equal(tree, row, oracle.spectr(sequences[row].tolist()))
 
@@ -251,71 +260,103 @@ def test_stochastic_beam_search_is_the_oracles(models, width):
 # ---- all draws summed out ------------------------------------------------------------------------
 
 
-def every_draw(probs, size, depth):
-    """(orders [B, V, .., V, V], weights [B]): all that may be drawn at nodes above `depth`."""
+def every_draw(draws, num, size, depth):
+    """(orders [B, V, .., V, N], weights [B]): all that may be drawn at nodes above `depth`."""
     prefixes = [s for level in range(depth) for s in itertools.product(range(size), repeat=level)]
     places = [((*CONTEXT, *prefix)[-depth:]) for prefix in prefixes]
     assert len(set(places)) == len(places)  # or the draws at two nodes would be the same
-    ways = [oracle.draws_swor(probs(prefix), size) for prefix in prefixes]
-    every = list(itertools.product(*ways))
-    orders = np.zeros((len(every), *[size] * depth, size))
+    every = list(itertools.product(*map(draws, prefixes)))
+    orders = np.zeros((len(every), *[size] * depth, num))
     for row, drawn in enumerate(every):
         for place, (order, _) in zip(places, drawn, strict=True):
-            orders[(row, *place)] = [*order, *[-1] * (size - len(order))]
+            orders[(row, *place)] = [*order, *[-1] * (num - len(order))]
     return orders, np.array([np.prod([weight for _, weight in drawn]) for drawn in every])
 
 
-def error(drafter, depth, zeros=(0.0, 0.0), seed=1):
-    """Largest error of the joint distribution of `depth` tokens, over all draws of the trees."""
-    size, rng = drafter.model.vocab_size, np.random.default_rng(seed)
+def pair(size, depth, zeros=(0.0, 0.0)):
+    """p, q and the table of q, with shares of impossible tokens."""
+    rng = np.random.default_rng(1)
     found = [tables.distributions(rng, 1, size, depth, some) for some in zeros]
-    p, q = (tables.after(array[0], CONTEXT) for array in found)
-    orders, weights = every_draw(q, size, depth)
-    assert weights.sum() == pytest.approx(1, abs=1e-12)
-    tree = grown(drafter, found[1], orders)
+    return *(tables.after(array[0], CONTEXT) for array in found), found[1]
+
+
+def off(trees, rule, p, q, depth):
+    """Largest error of the joint distribution of `depth` tokens, over trees by probability."""
+    assert sum(weight for _, weight in trees) == pytest.approx(1, abs=1e-12)
+    probs = sum(
+        weight * oracle.walk_distribution(tree, rule, p, q, depth) for tree, weight in trees
+    )
+    return np.abs(probs - tables.joint(p, len(p(())), depth)).max()
+
+
+def weighed(tree, weights):
+    """Equal trees of the rows once, each with its probability."""
     probabilities = {}
     for row, weight in enumerate(weights):
-        tokens, parents = tables.tree_of(tree, row)
-        key = tuple(tokens), tuple(parents)
+        key = tuple(map(tuple, tables.tree_of(tree, row)))
         probabilities[key] = probabilities.get(key, 0) + weight
     assert len(probabilities) > 1
-    probs = sum(
-        probability * oracle.walk_distribution(tree, oracle.recursive, p, q, depth)
-        for tree, probability in probabilities.items()
-    )
-    return np.abs(probs - tables.joint(p, size, depth)).max()
+    return list(probabilities.items())
+
+
+def error(drafter, depth, zeros=(0.0, 0.0), rule=oracle.recursive):
+    """The error of a drafter's trees, over all its draws: without replacement, or independent."""
+    size = drafter.model.vocab_size
+    p, q, distributions = pair(size, depth, zeros)
+    draw, num = (oracle.draws_iid, 2) if rule is oracle.multi_round else (oracle.draws_swor, size)
+    orders, weights = every_draw(lambda prefix: draw(q(prefix), num), num, size, depth)
+    return off(weighed(grown(drafter, distributions, orders), weights), rule, p, q, depth)
 
 
 THREE, TWO = tables.Table(3), tables.Table(2)
 SWOR = dict(scheme=written(3))
 PAIR = dict(scheme=written(2))
 ENUMERATED = {
-    "dyspec_3": (jspec.DySpec(THREE, num_speculative_tokens=3, max_depth=2, beam=3, **SWOR), 2),
-    "dyspec_5": (jspec.DySpec(THREE, num_speculative_tokens=5, max_depth=2, beam=3, **SWOR), 2),
-    "dyspec_narrow": (
-        jspec.DySpec(THREE, num_speculative_tokens=4, max_depth=2, beam=2, **SWOR),
-        2,
-    ),
-    "dyspec_threshold": (
-        jspec.DySpec(THREE, num_speculative_tokens=8, max_depth=2, beam=3, threshold=0.2, **SWOR),
-        2,
-    ),
-    "dyspec_deep": (jspec.DySpec(TWO, num_speculative_tokens=5, max_depth=3, beam=2, **PAIR), 3),
+    "dyspec_3": (jspec.DySpec(THREE, 3, max_depth=2, beam=3, **SWOR), 2),
+    "dyspec_5": (jspec.DySpec(THREE, 5, max_depth=2, beam=3, **SWOR), 2),
+    "dyspec_narrow": (jspec.DySpec(THREE, 4, max_depth=2, beam=2, **SWOR), 2),
+    "dyspec_threshold": (jspec.DySpec(THREE, 8, max_depth=2, beam=3, threshold=0.2, **SWOR), 2),
+    "dyspec_deep": (jspec.DySpec(TWO, 5, max_depth=3, beam=2, **PAIR), 3),
     "rsd_c": (jspec.RSDC(THREE, (2, 2), **SWOR), 2),
     "rsd_c_deep": (jspec.RSDC(TWO, (1, 2, 1), **PAIR), 3),
+    "specinfer": (jspec.SpecInfer(THREE, (2, 2), **SWOR), 2),
 }
 GAPS = {"full": (0, 0), "p": (0.4, 0), "q": (0, 0.4)}
 """The shares of impossible tokens of the target and of the draft model."""
 SUPPORTS = quick.only(
     itertools.product(ENUMERATED, GAPS),
     *(("dyspec_narrow", "q"), ("dyspec_threshold", "p"), ("dyspec_deep", "full"), ("rsd_c", "q")),
+    ("specinfer", "p"),
 )
 
 
 @pytest.mark.parametrize("case", SUPPORTS, ids="-".join)
-def test_trees_of_recursive_rejection_are_lossless(case):
+def test_trees_are_lossless_under_their_rule(case):
     name, gaps = case
-    assert error(*ENUMERATED[name], GAPS[gaps]) < 1e-12
+    rule = oracle.multi_round if name == "specinfer" else oracle.recursive
+    assert error(*ENUMERATED[name], GAPS[gaps], rule) < 1e-12
+
+
+@pytest.mark.parametrize("gaps", quick.only(GAPS, "q"))
+def test_trees_of_sequences_and_of_beams_are_lossless(gaps):
+    """K-SEQ sees the sequences that still match: its K shrinks from level to level."""
+    p, q, distributions = pair(3, 2, GAPS[gaps])
+    every = list(itertools.product(range(3), repeat=2))
+    single = [q(())[one] * q((one,))[two] for one, two in every]
+    for num, rule in ((2, oracle.k_seq), (3, oracle.k_seq), (2, oracle.multi_round)):
+        sequences = np.array(list(itertools.product(every, repeat=num)))
+        weights = np.array([np.prod(each) for each in itertools.product(single, repeat=num)])
+        tree = spectr(sequences[weights > 0], distributions)
+        assert off(weighed(tree, weights[weights > 0]), rule, p, q, 2) < 1e-12
+    for width in (1, 2, 3, 4):
+        assert off(oracle.every_beam(q, width, 2), oracle.recursive, p, q, 2) < 1e-12
+
+
+def test_siblings_of_a_beam_in_the_order_of_their_ids_are_caught():
+    p, q, _ = pair(3, 2)
+    trees = [(oracle.children_of(tree), weight) for tree, weight in oracle.every_beam(q, 2, 2)]
+    trees = [(oracle.tree_of(lambda s, of=of: sorted(of.get(s, ()))), w) for of, w in trees]
+    assert off(trees, oracle.recursive, p, q, 2) > 0.01
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+import refusals
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -36,22 +37,12 @@ def test_the_suffixes_are_sorted_and_come_back(tmp_path, vocab, kind):
     assert [file.name for file in tmp_path.iterdir()] == ["x"]
 
 
-@pytest.mark.parametrize(
-    ("tokens", "said"),
-    [
+def test_an_invalid_corpus_is_refused_and_without_the_library_the_extra_is_named(monkeypatch):
+    refusals.check([
         ([], "the corpus has 0 tokens; a datastore holds 1 .. 2147418112, so give it some text"),
-        ([[1]], r"shape \(1, 1\)"),
-        ([0.5], "dtype float64"),
+        ([[1]], r"shape \(1, 1\)"), ([0.5], "dtype float64"), ([-1, 2], "tokens -1 .. 2"),
         ([0, 4], "tokens 0 .. 4, outside the vocabulary of 4"),
-        ([-1, 2], "tokens -1 .. 2"),
-    ],
-)
-def test_an_invalid_corpus_is_refused(tokens, said):
-    with pytest.raises(ValueError, match=said):
-        datastore.build(np.asarray(tokens, None if tokens else np.int64), 4)
-
-
-def test_without_the_library_the_extra_is_named(monkeypatch):
+    ], lambda x: datastore.build(np.asarray(x, None if x else np.int64), 4))  # fmt: skip
     monkeypatch.setitem(__import__("sys").modules, "pydivsufsort", None)
     with pytest.raises(ValueError, match=r"pip install 'jspec-jax\[datastore\]'"):
         datastore.build(CORPUS, 4)

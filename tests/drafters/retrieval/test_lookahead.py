@@ -20,15 +20,10 @@ def held(pool):
     }
 
 
-@pytest.mark.parametrize(
-    ("window", "ngram", "guesses", "from_prompt"),
-    [
-        pytest.param(7, 5, 7, False, marks=pytest.mark.slow),
-        (4, 2, 3, True),
-        pytest.param(3, 3, 2, True, marks=pytest.mark.slow),
-        pytest.param(1, 2, 1, False, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize(("window", "ngram", "guesses", "from_prompt"), [
+    (4, 2, 3, True), pytest.param(7, 5, 7, False, marks=pytest.mark.slow),
+    pytest.param(1, 2, 1, False, marks=pytest.mark.slow),
+])  # fmt: skip
 def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
     target, next_logits, window, ngram, guesses, from_prompt
 ):
@@ -71,20 +66,6 @@ def test_a_batch_shares_one_pool_or_has_its_own():
     pool = own.insert_ngrams(own.init(2, 0, None).pool, first, tails, live)
     assert held(pool[0]) == {1: [(4,), (5,)], 2: [(6,)]}
     assert held(pool[1]) == {1: [(4,)], 3: [(7,)]}
-
-
-@pytest.mark.slow
-def test_the_window_learns_in_a_mixture_too(target):
-    """The mixture's nodes have other numbers, and equal paths of two drafters are one node."""
-    look = jspec.Lookahead(tiny.VOCAB, window=3, ngram=3, guesses=2)
-    alone = jspec.decode(*target, tiny.PROMPTS[:1], drafter=look, max_new_tokens=8)
-    merged = jspec.merge(jspec.Suffix(num_speculative_tokens=3, max_depth=1, capacity=0), look)
-    state = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=merged, max_new_tokens=8)
-    one = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=look, max_new_tokens=8)
-    state = jspec.step(*target, state, drafter=merged)
-    one = jspec.step(*target, one, drafter=look)
-    np.testing.assert_array_equal(state.drafter_state.members[1].window, one.drafter_state.window)
-    assert alone.lengths[0] == 8
 
 
 def test_a_pool_of_another_shape_is_refused():

@@ -9,7 +9,6 @@ import tiny
 
 import jspec
 from jspec import datastore
-from jspec.drafters.retrieval.rest import continuations, longest_match
 
 
 def drafted(drafter, store, texts):
@@ -60,37 +59,6 @@ def test_the_tree_is_the_oracles_for_random_corpora(
         np.testing.assert_allclose(list(got.values()), [w for _, _, w in want], rtol=1e-5)
         hits += bool(want)
     assert hits or size == 1
-
-
-def test_the_range_of_every_match_is_the_oracles():
-    rng = np.random.default_rng(5)
-    corpus = rng.integers(0, 3, 150)
-    store = datastore.build(corpus, 3)
-    texts = rng.integers(0, 3, (40, 9))
-    first, count, length = longest_match(store, jnp.asarray(texts, jnp.int32), 2)
-    for row, text in enumerate(texts):
-        places, n = oracle.longest_match(corpus, text, 9, 2)
-        assert (count[row], length[row]) == (len(places), n)
-        assert store.suffixes[first[row] : first[row] + count[row]].tolist() == places
-
-
-def test_of_many_matches_evenly_spaced_ones_are_read():
-    store = datastore.build(np.tile([1, 2, 0], 2000), 3)
-    read = jax.jit(continuations, static_argnums=(4, 5))
-    follow, every = (
-        read(store, jnp.array([0]), jnp.array([5000]), jnp.array([0]), most, 1)
-        for most in (4, 5000)
-    )
-    assert follow[0].tolist() == [every[0, i].tolist() for i in (0, 1250, 2500, 3750)]
-
-
-def test_values_fall_along_every_path():
-    corpus = np.random.default_rng(0).integers(0, 3, 400)
-    tree = drafted(jspec.REST(), datastore.build(corpus, 6), [[5, *corpus[:2].tolist()]])
-    above = np.take_along_axis(tree.value, np.maximum(tree.parents, 0), axis=1)
-    live = tree.valid & (tree.parents >= 0)
-    assert live.sum() == 64 and (tree.value[live] < above[live]).all()
-    assert tree.value[:, 0] == 1 and (tree.value[live] > 0).all()
 
 
 def test_the_tail_follows_the_text():

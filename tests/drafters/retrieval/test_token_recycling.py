@@ -68,33 +68,18 @@ def test_a_pair_that_takes_the_line_of_another_leaves_it_the_tokens_own():
         assert tree.tokens[0, 1] == drafted
 
 
-def test_equal_paths_of_the_published_tree_are_verified_once(target):
-    """Lines that were never written hold zeros, so that siblings are equal: one of them is left."""
-    drafter = jspec.TokenRecycling(tiny.VOCAB)
-    state = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=drafter, max_new_tokens=LIMIT)
-    distinct = []
-    while not state.done.all():
-        tokens, parents = oracle.token_recycling_tree(
-            np.asarray(state.drafter_state.lines[0]), oracle.TEMPLATE, int(state.root[0])
-        )
-        paths = [()]
-        for token, parent in zip(tokens[1:], parents[1:], strict=True):
-            paths.append((*paths[parent], token))
-        distinct.append(len(set(paths)) - 1)
-        state = jspec.step(*target, state, drafter=drafter)
-        assert state.stats.num_draft_tokens[0] == sum(distinct)
-    assert distinct[0] == 6 and max(distinct) > 40
-
-
-def test_an_end_token_leaves_the_last_round_out_of_the_matrix(target, next_logits):
+def test_an_end_token_leaves_the_last_round_out_and_a_prompt_may_fill_it(target, next_logits):
     prompt = tiny.PROMPTS[0]
     plain = oracle.greedy(next_logits, prompt.tolist(), LIMIT)
     end = plain[9]
+    drafter = jspec.TokenRecycling(tiny.VOCAB, update_on_prefill=True)
     result = jspec.decode(
-        *target, prompt[None], drafter=jspec.TokenRecycling(tiny.VOCAB), max_new_tokens=LIMIT,
+        *target, prompt[None], drafter=drafter, max_new_tokens=LIMIT,
         stopping=jspec.Stopping(eos=end),
     )  # fmt: skip
-    tokens, steps, matrix, _ = oracle.token_recycling(next_logits, prompt, LIMIT, eos=(end,))
+    tokens, steps, matrix, _ = oracle.token_recycling(
+        next_logits, prompt, LIMIT, eos=(end,), update_on_prefill=True
+    )
     assert result.tokens[0, : len(tokens)].tolist() == tokens
     assert int(result.stats.num_rounds[0]) == steps
     np.testing.assert_array_equal(result.drafter_state.lines[0], matrix)
@@ -115,19 +100,6 @@ def test_a_batch_shares_one_matrix_and_the_last_row_wins():
     state = jax.jit(own.recycle)(own.init(2, 0, None), None, tokens, logits, live)
     np.testing.assert_array_equal(state.lines[0, 2], best[0, 1])
     np.testing.assert_array_equal(state.lines[1, 2], best[1, 0])
-
-
-def test_update_on_prefill_fills_the_matrix_from_the_prompt(target, next_logits):
-    drafter = jspec.TokenRecycling(tiny.VOCAB, update_on_prefill=True)
-    prompt = tiny.PROMPTS[0]
-    state = jspec.prefill(*target, prompt[None], drafter=drafter, max_new_tokens=4)
-    # But for its last token: that is the first root.
-    want = oracle.token_recycling_update(
-        np.zeros((tiny.VOCAB, 8), int),
-        prompt[:-1],
-        [oracle.top_candidates(next_logits(prompt[: i + 1]), 8) for i in range(len(prompt) - 1)],
-    )
-    np.testing.assert_array_equal(state.drafter_state.lines[0], want)
 
 
 def test_options_that_do_not_fit_are_refused():
