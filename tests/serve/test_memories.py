@@ -1,4 +1,4 @@
-"""Concurrent requests over every kind of memory; see `benchmarks.serving.memories`."""
+"""Concurrent requests over every kind of memory."""
 
 from collections import Counter
 
