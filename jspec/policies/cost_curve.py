@@ -84,7 +84,7 @@ class CostCurve:
         module, curve = (jnp, self) if traced else (np, jax.device_get(self))
         times = _line(module, module.array(tokens, np.float32), curve.tokens, curve.seconds)
         # Past the last points a line of noise may fall below zero.
-        return module.maximum(times, curve.seconds.min() / 2)
+        return jnp.asarray(module.maximum(times, curve.seconds.min() / 2))
 
 
 def _check_seconds(name: str, value: Any) -> None:

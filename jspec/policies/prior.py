@@ -118,7 +118,9 @@ def _read_experts(
         return forwards
     share = experts.num_chosen / experts.num_experts
     routed = sum(
-        _bytes(leaf) for leaf in jax.tree.leaves(params) if experts.num_experts in leaf.shape[:-2]
+        _bytes(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if "experts" in (getattr(key, "key", None) for key in path)
     )
     points = list(forwards), list(forwards.values())
 
@@ -131,7 +133,7 @@ def _read_experts(
 
 
 def _bytes(leaf: Any) -> int:
-    return int(np.prod(leaf.shape)) * leaf.dtype.itemsize
+    return leaf.size * leaf.dtype.itemsize
 
 
 def _find_form(leaves: list[Any], param_dtype: Any) -> str:

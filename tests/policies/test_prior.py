@@ -99,7 +99,7 @@ def test_experts_are_read_for_the_tokens_that_choose_them(platform):
     """As `jspec.costs.measure` finds it on two CPU cores: of 8 tokens in 3.5 times of one's, here
     3.4, where experts are 86% of the weights of a model that goes through 4 of 32.
     """
-    routed = {"gate_up": jax.ShapeDtypeStruct((32, 800, 512), np.float32)}
+    routed = {"experts": {"gate_up": jax.ShapeDtypeStruct((32, 800, 512), np.float32)}}
     layer = SimpleNamespace(experts=Experts(32, 4, 400))
     layers = SimpleNamespace(experts=None), layer
     model = SimpleNamespace(config=SimpleNamespace(layers=layers))
@@ -115,8 +115,8 @@ def test_experts_are_read_for_the_tokens_that_choose_them(platform):
     read = 1 - (1 - 4 / 32) ** 8
     np.testing.assert_allclose(alone[0], dense[0] * 4 / 32, rtol=1e-3)
     assert 1 <= alone[1] / (dense[0] * read) < 1.1, "an expert has 1.5 tokens then"
-    # What is no expert's is read whole, though it has as many rows as there are experts.
-    more = {"kernel": jax.ShapeDtypeStruct((32, 2_000_000), np.float32)}
+    # What is no expert's is read whole, though it is of as many layers as there are experts.
+    more = {"kernel": jax.ShapeDtypeStruct((32, 2000, 1000), np.float32)}
     np.testing.assert_allclose(seconds(more, [1, 8], model), seconds(more, [1, 8], None), rtol=1e-5)
 
 
