@@ -79,7 +79,7 @@ class CostCurve:
 
     def at(self, tokens: Sequence[int]) -> Float[Array, " tokens"]:
         """Returns the seconds of rounds that score so many tokens."""
-        # Outside of a program nothing is compiled for it.
+        # Outside of a program each operation would be compiled by itself.
         traced = isinstance(self.seconds, Tracer)
         module, curve = (jnp, self) if traced else (np, jax.device_get(self))
         times = _line(module, module.array(tokens, np.float32), curve.tokens, curve.seconds)
