@@ -157,18 +157,24 @@ def test_another_sound_verifier_passes_and_the_report_says_what_was_not_checked(
     assert "inside jspec.merge: in_merge is False" in report.skipped
 
 
-def test_each_fault_of_a_drafter_has_its_sentence():
-    trusts = WithVerifier(verifier=jspec.TreeVerifier(trusting))
-    for drafter, said in (
+@pytest.mark.parametrize(
+    ("drafter", "said"),
+    [
         (Widening(), "jspec refuses it"),
         (Stateless(), "draft returns (tree, aux)"),
         (Loose(), "static and hashable"),
         (Identity(), "equal to its copy"),
         (Growing(), "a hot start compiles nothing"),
-        (trusts, "greedy rows are those of plain decoding"),
+        (
+            WithVerifier(verifier=jspec.TreeVerifier(trusting)),
+            "greedy rows are those of plain decoding",
+        ),
         (Shallow(), "a tree is a tree: round 0, row 0: node 2 is 2 deep"),
-    ):
-        assert said in sentence(drafter)
+    ],
+    ids=lambda case: type(case).__name__ if isinstance(case, jspec.Drafter) else "",
+)
+def test_each_fault_of_a_drafter_has_its_sentence(drafter, said):
+    assert said in sentence(drafter)
 
 
 @pytest.mark.slow
