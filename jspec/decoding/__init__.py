@@ -57,8 +57,8 @@ if TYPE_CHECKING:
 _ENDLESS, _MAX_NEW_TOKENS = 2**31 - 1, 128
 
 
-class Asked(TypedDict, total=False):
-    """The arguments of `decode` by their names, for calls that pass them on."""
+class Arguments(TypedDict, total=False):
+    """The arguments of `decode` beside `request` by their names, for calls that pass them on."""
 
     drafter: Drafter
     drafter_params: PyTree
@@ -66,13 +66,18 @@ class Asked(TypedDict, total=False):
     policy: WidthPolicy
     policy_params: PyTree
     policy_state: PyTree
-    request: "Request | Sequence[Request] | None"
     max_new_tokens: int | None
     stopping: Stopping | None
     sampling: Sampling | None
     key: jax.Array | int | None
     row_ids: ArrayLike | None
     processors: Any
+
+
+class Asked(Arguments, total=False):
+    """All of them."""
+
+    request: "Request | Sequence[Request] | None"
 
 
 def decode(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from jax.typing import ArrayLike
 
-    from jspec.decoding import Asked
+    from jspec.decoding import Arguments
     from jspec.decoding.engine import Engine
     from jspec.decoding.streaming import Chunk
     from jspec.models import Loaded
@@ -136,13 +136,15 @@ class LLM:
     def decode(
         self,
         prompts: "str | Sequence[str] | Sequence[Sequence[int]] | ArrayLike",
+        request: "Request | Sequence[Request] | None" = None,
         prompt_lengths: "ArrayLike | None" = None,
-        **call: "Unpack[Asked]",
+        **call: "Unpack[Arguments]",
     ) -> "Completions":
         """Generates tokens for prompts, as `jspec.decode` does.
 
         Args:
             prompts: a text or several; or token ids, [B, T] or a list for each row.
+            request: a `jspec.Request` for all rows, or a list with one for each.
             prompt_lengths: as in `jspec.decode`.
             call: all else as in `jspec.decode`. End tokens are by default those of the checkpoint;
                 stop strings may be texts.
@@ -155,17 +157,22 @@ class LLM:
         """
         from jspec.decoding import decode
 
-        prompts, asks, stops = self._call(prompts, call)
+        prompts, asks, stops = self._call(prompts, request, call)
         result = decode(self.model, self.params, prompts, prompt_lengths, **self.drafting, **asks)
         return Completions(result, prompts, prompt_lengths, self.target.tokenizer, stops)
 
     def stream(
-        self, prompts: Any, prompt_lengths: "ArrayLike | None" = None, **call: "Unpack[Asked]"
+        self,
+        prompts: Any,
+        request: "Request | Sequence[Request] | None" = None,
+        prompt_lengths: "ArrayLike | None" = None,
+        **call: "Unpack[Arguments]",
     ) -> "Iterator[Chunk]":
         """Decodes round by round, as `jspec.stream` does, with the texts of each round.
 
         Args:
             prompts: as in `decode`.
+            request: as in `decode`.
             prompt_lengths: as in `decode`.
             call: as in `decode`.
 
@@ -178,7 +185,7 @@ class LLM:
         """
         from jspec.decoding.streaming import stream
 
-        prompts, asks, stops = self._call(prompts, call)
+        prompts, asks, stops = self._call(prompts, request, call)
         chunks = stream(self.model, self.params, prompts, prompt_lengths, **self.drafting, **asks)
         if self.target.tokenizer is None:
             return chunks
@@ -224,21 +231,22 @@ class LLM:
         drafting = {"drafter": merge(drafter, forced), "drafter_params": params}
         return LLM(self.target, **self.drafting | drafting)
 
-    def _call(self, prompts: Any, call: Any) -> tuple[Any, dict[str, Any], Any]:
+    def _call(self, prompts: Any, request: Any, call: Any) -> tuple[Any, dict[str, Any], Any]:
         """Returns prompts as tokens, a call's arguments with end tokens, and its stop tokens."""
         from jspec.request import by_row, pad_tokens
 
-        prompts, request = [prompts] if isinstance(prompts, str) else prompts, call.get("request")
+        prompts = [prompts] if isinstance(prompts, str) else prompts
         if _are_texts(prompts):
             prompts = [self._tokenizer("prompts").encode(text).ids for text in prompts]
         if isinstance(request, list | tuple):
             rows = [self.with_ends(row) for row in by_row(request, len(request))]
             return prompts, call | {"request": rows}, pad_tokens([r.stop_token_ids for r in rows])
-        if request is not None:
-            by_row(request, 1)
-        name = "stopping" if request is None else "request"
-        ends = self.with_ends(call.get(name))
-        return prompts, call | {name: ends}, ends.stop_token_ids
+        if request is None:
+            ends = self.with_ends(call.get("stopping"))
+            return prompts, call | {"stopping": ends}, ends.stop_token_ids
+        by_row(request, 1)
+        ends = self.with_ends(request)
+        return prompts, call | {"request": ends}, ends.stop_token_ids
 
     def with_ends(self, ends: "Stopping | Request | None") -> Any:
         """Returns it with the checkpoint's end tokens, and its stop strings as automata."""

@@ -36,10 +36,8 @@ def test_texts_are_those_of_the_tokens_of_decode(llm):
     again = llm.decode(padded, prompt_lengths=lengths, **ASK)
     assert again.texts == answer.texts
     first = int(want.tokens[0, 0])
-    ended = jspec.Stopping(eos=first), jspec.Stopping(eos=())
-    assert [int(llm.decode(tokens, stopping=one, **ASK).result.lengths[0]) for one in ended] == [
-        1, 12,
-    ]  # fmt: skip
+    ended = jspec.Request(eos=[first]), jspec.Request(eos=())
+    assert [int(llm.decode(tokens, one, **ASK).result.lengths[0]) for one in ended] == [1, 12]
 
 
 def test_a_stream_joins_to_the_texts_and_both_end_before_a_stop_string(llm):
@@ -85,6 +83,7 @@ def test_a_model_of_ones_own_has_tokens_alone():
             "stop is text and the target was loaded without a tokenizer",
         ),
         (lambda: llm.decode(prompt, stopping=5), "stopping is 5; pass jspec.Stopping"),
+        (lambda: llm.decode(prompt, [5]), r"request is \[5\]; pass a jspec.Request"),
     ])  # fmt: skip
 
 
