@@ -62,6 +62,14 @@ def called(param_dtype: DTypeLike) -> str:
     return jnp.dtype(param_dtype).name
 
 
+def describe_dtypes(network: Any) -> str:
+    """Names the dtypes of a model's activations, weights, keys and values, where they differ."""
+    text, weights = called(network.dtype), called(network.param_dtype)
+    if weights != text:
+        text += f", weights in {weights}"
+    return text if network.kv_dtype is None else f"{text}, keys in {called(network.kv_dtype)}"
+
+
 def stored(param_dtype: DTypeLike) -> Any:
     """Returns the dtype of the arrays."""
     return jnp.int8 if called(param_dtype) == ROUNDED_STATES else jnp.dtype(param_dtype)

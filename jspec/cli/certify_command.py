@@ -111,6 +111,7 @@ def certify(
     # From here on JAX is imported.
     from jspec.cli.bench.chat import wording
     from jspec.cli.prompts import Prompt, encode
+    from jspec.models.eight_bits import describe_dtypes
     from jspec.sessions import compilation
     from jspec.sessions import session as sessions
     from jspec.sessions.batches import interruptible
@@ -127,7 +128,7 @@ def certify(
     if as_json:
         sys.stdout.write(json.dumps({"model": model or BUNDLED, **result}) + "\n")
     else:
-        print(f"{model or BUNDLED}, {_dtypes(target.model)}, {text}")
+        print(f"{model or BUNDLED}, {describe_dtypes(network)}, {text}")
     return code
 
 
@@ -181,16 +182,6 @@ def _compare_bits(
     )  # fmt: skip
     text = f"{jax.devices()[0].device_kind}, jaxlib {jaxlib.version.__version__}\n{report}"
     return asdict(report), text, 0 if report.equal else 1
-
-
-def _dtypes(network: Any) -> str:
-    """Names the dtypes of a model's activations, weights, keys and values."""
-    from jspec.models.eight_bits import called
-
-    text, weights = called(network.dtype), called(network.param_dtype)
-    if weights != text:
-        text += f", weights in {weights}"
-    return text if network.kv_dtype is None else f"{text}, keys in {called(network.kv_dtype)}"
 
 
 def _progress(line: str) -> None:

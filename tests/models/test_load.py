@@ -17,6 +17,7 @@ import jspec.models
 from jspec._xla import backend, native
 from jspec.memory import slots_dtype
 from jspec.models import precision
+from jspec.models.eight_bits import describe_dtypes
 from jspec.models.huggingface import shards
 
 WEIGHTS = shards.SINGLE
@@ -170,6 +171,9 @@ def test_weights_and_computation_have_their_own_dtypes(folder):
     exact = jspec.models.load(folder)
     mixed = jspec.models.load(folder, dtype="float32", param_dtype="bfloat16")
     half = jspec.models.load(folder, dtype=jnp.bfloat16)
+    assert [describe_dtypes(m.model) for m in (exact, mixed, half)] == [
+        "float32", "float32, weights in bfloat16", "bfloat16",
+    ]  # fmt: skip
     assert {leaf.dtype for leaf in jax.tree.leaves(mixed.params)} == {jnp.dtype("bfloat16")}
     assert {leaf.dtype for leaf in jax.tree.leaves(half.params)} == {jnp.dtype("bfloat16")}
     assert mixed.model.init_memory(1, 4).keys[0].dtype == jnp.float32

@@ -23,6 +23,7 @@ from jspec.cli.bench.settings import PLAIN, BenchOptions
 from jspec.cli.bench.statistics import report
 from jspec.costs import devices
 from jspec.methods import BUNDLED, BUNDLED_DRAFT, COUPLED, describe
+from jspec.models.eight_bits import describe_dtypes
 from jspec.models.fingerprint import fingerprint
 from jspec.sessions import session as sessions
 from jspec.sessions.method_choice import Choice
@@ -136,13 +137,11 @@ def _about(
 ) -> dict[str, Any]:
     """Returns all that a row depends on besides its method."""
     text = json.dumps([[question.category, *question.turns] for question in questions])
-    model: Any = target.model
     kernels = f", {devices.kernels()}" if jax.default_backend() == "cpu" else ""
     return {
         "model": job.model or BUNDLED,
         "weights": fingerprint(target.params)[:16],
-        "dtype": jax.numpy.dtype(model.dtype).name
-        + ("" if model.kv_dtype is None else f", keys and values {job.kv_dtype}"),
+        "dtype": describe_dtypes(target.model),
         "draft_model": job.draft_model,
         "draft_weights": None if draft is None else fingerprint(draft.params)[:16],
         "head": job.head,
@@ -209,7 +208,7 @@ def _headline(about: dict[str, Any]) -> str:
         if asks[name] != off
     ]
     return (
-        f"{about['model']}, {about['dtype']}, weights {about['weights']} · "
+        f"{about['model']}, {about['dtype']}, fingerprint {about['weights']} · "
         f"{kind}{''.join(filters)}, batch {run['batch_size']}, at most {run['max_new_tokens']} "
         f"tokens, {about['num_questions']} questions, {settings['repeats']} repeats · "
         f"{about['device']}, jspec {about['jspec']}, jax {about['jax']}, {date.today().isoformat()}"
