@@ -200,7 +200,7 @@ def _programs(program: Program) -> Programs:
         chips = np.array(gpu_chips.chips("h100", 8, program.hosts)).reshape(program.hosts, 8)
         mesh = Mesh(chips, layout.AXES, axis_types=(AxisType.Auto,) * 2)
     on_tpu = program.chips.startswith("v")
-    with backend.planned("tpu" if on_tpu else "gpu"):
+    with backend.plan_for("tpu" if on_tpu else "gpu"):
         if on_tpu:
             target = models.Loaded(TPU_MODEL, _weights(TPU_MODEL), None, (), None)
         else:

@@ -111,7 +111,7 @@ def of_call(name: str, model: str, new_tokens: int, _: None = None) -> dict[str,
 def of_chip(name: str, model: str, new_tokens: int, chip: str) -> dict[str, float]:
     """Counts the programs of a method for a chip that need not be here: they are not run."""
     method, options, extra = METHODS[name]
-    with backend.planned("gpu"):
+    with backend.plan_for("gpu"):
         llm = jspec.LLM(model, method, **options)
     programs = Programs(
         llm.model, llm.params, llm.drafter, llm.drafter_params, Topology.of(chip).mesh(1, 1),

@@ -35,7 +35,7 @@ from jspec.cli.bench import questions as asking
 from jspec.methods import LLM
 from jspec.models import eight_bits
 from jspec.models import precision as precisions
-from jspec.models.pruning import pruned
+from jspec.models.pruning import prune
 from jspec.protocols import CausalLM
 from jspec.sessions import method_choice, session
 from jspec.types import PyTree
@@ -76,7 +76,7 @@ def tokens(
     if keep_layers is not None:
         layers = [int(layer) for layer in keep_layers.split(",")]
         network: Any = target.model
-        small: Any = pruned(network, target.params, layers)
+        small: Any = prune(network, target.params, layers)
         draft = models.Loaded(*small, None, (), None)
     sizes: dict[str, Any] = {"num_speculative_tokens": nodes, "draft": draft}
     drafted = {name: LLM(target, name, **sizes) for name in methods.split(",")}
@@ -88,7 +88,7 @@ def tokens(
     about |= {"batch_invariant": batch_invariant, "nodes": nodes, "batch_size": batch_size}
     ledger = Ledger(out, about | {"new_tokens": new_tokens, "keep_layers": keep_layers})
     shape = "" if batch_invariant is None else f", one shape of {batch_invariant} tokens"
-    headline(f"tokens of {len(sample)} answers, {native.described()}{shape}")
+    headline(f"tokens of {len(sample)} answers, {native.describe()}{shape}")
     table = Table("method", "equal answers", "tokens per round", box=box.MARKDOWN)
     theirs: list[list[int]] = []
     for name, llm in {PLAIN: plain, **drafted}.items():

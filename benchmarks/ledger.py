@@ -40,7 +40,7 @@ class Ledger(ledger.Ledger):
 
 def read(path: Path) -> list[Row]:
     """Returns the rows of a file, each with the values of its setting."""
-    return with_settings(ledger.parsed(path.read_bytes(), path))
+    return with_settings(ledger.parse(path.read_bytes(), path))
 
 
 def with_settings(lines: Sequence[Row]) -> list[Row]:

@@ -30,7 +30,7 @@ from jspec.drafters.contrib.spine_trees import COPY, MATCHES, TEMPLATES, check, 
 from jspec.drafters.contrib.spine_trees import Path as Steps
 from jspec.drafters.wrapper import DrafterWrapper
 from jspec.methods import LLM, ngram_tables
-from jspec.training.distill import unlooped
+from jspec.training.distill import count_unlooped
 
 RANKS = 8
 """Candidates after a node that have a place in a template."""
@@ -108,7 +108,7 @@ def answers(bench: Bench, questions: Sequence[Question]) -> list[Answer]:
     for prompt in (bench.read(question, []) for question in questions):
         plain = bench.plain(pad([prompt]), np.array([bench.new_tokens]))
         text = [*prompt, *plain.tokens[0, : int(plain.lengths[0])].tolist()]
-        pairs.append((prompt, text[len(prompt) : unlooped(np.array(text, np.int32))]))
+        pairs.append((prompt, text[len(prompt) : count_unlooped(np.array(text, np.int32))]))
     return [pair for pair in pairs if pair[1]]
 
 

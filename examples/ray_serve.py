@@ -41,7 +41,7 @@ class Engine:
 
         compilation.keep_on_disk()
         served = launch.ServeSettings(name=model, **settings)
-        choice = launch.narrowed(method_choice.choose(method, None), served.rows)
+        choice = launch.narrow(method_choice.choose(method, None), served.rows)
         self.service = launch.service_of(session.start(model, None, choice, None), served)
 
     def __serve_build_asgi_app__(self) -> Any:

@@ -45,7 +45,7 @@ Held = Num[Array, "B H S D"] | Rounded
 """Keys or values of one layer, as a memory keeps them."""
 
 
-def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
+def quantise(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
     """Returns keys or values in 8 bits."""
     x, is_integer = x.astype(jnp.float32), jnp.issubdtype(dtype, jnp.integer)
     largest = float(jnp.iinfo(dtype).max if is_integer else jnp.finfo(dtype).max)
@@ -60,7 +60,7 @@ def rounded(x: Float[Array, "B H S D"], dtype: DTypeLike = jnp.int8) -> Rounded:
 
 def kept(x: Float[Array, "B H S D"], dtype: DTypeLike | None) -> Held:
     """Returns new keys or values as the memory keeps them, before anything attends to them."""
-    return x if dtype is None else rounded(x, dtype)
+    return x if dtype is None else quantise(x, dtype)
 
 
 def slots_dtype(dtype: DTypeLike) -> DTypeLike:
@@ -79,7 +79,7 @@ def numbers(slots: Num[Array, "*S D"]) -> Float[Array, "*S D"]:
     return jax.lax.bitcast_convert_type(slots, jnp.bfloat16) if bits else slots
 
 
-def widened(slots: Held, dtype: DTypeLike) -> Float[Array, "*S D"]:
+def dequantise(slots: Held, dtype: DTypeLike) -> Float[Array, "*S D"]:
     """Returns the numbers of slots of a cache."""
     return (slots if isinstance(slots, Rounded) else numbers(slots)).astype(dtype)
 
@@ -210,7 +210,7 @@ def commit(
         if path.shape[1] > 1:
             parts = _move(parts, lengths[:, None] + path, lengths)
         return replace(cache, keys=parts[0], values=parts[1], lengths=lengths + counts)
-    counts = _known_after(nodes, counts)
+    counts = _wait_for(nodes, counts)
     # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
     places = jnp.where(step < counts[:, None], lengths[:, None] + step, cache.slots)
 
@@ -225,7 +225,7 @@ def commit(
     )
 
 
-def closed(memory: PyTree, limit: int) -> PyTree:
+def close(memory: PyTree, limit: int) -> PyTree:
     """Returns a memory with those caches closed of which new tokens see more than `limit` slots."""
 
     def of_cache(cache: Any) -> Any:
@@ -292,7 +292,7 @@ def _write(
     return scatter(old, picked, jnp.broadcast_to(places[:, None], picked.shape[:3]))
 
 
-def _known_after(nodes: TreeKV, counts: Int[Array, " B"]) -> Int[Array, " B"]:
+def _wait_for(nodes: TreeKV, counts: Int[Array, " B"]) -> Int[Array, " B"]:
     """Returns the counts, which are not known before the forward pass has read the cache.
 
     XLA writes in place only what is surely not read any more, and copies the cache otherwise. In a

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import integers, known_values, reals
+from jspec._validate.row_arguments import concrete_values, integers, reals
 from jspec._xla.manual_axes import vary
 from jspec.types import Sampling
 
@@ -57,7 +57,7 @@ def key_of(sampling: Sampling | None, key: Any) -> Any:
     """
     if sampling is None or key is not None:
         return key
-    temperature = known_values(sampling.temperature)
+    temperature = concrete_values(sampling.temperature)
     if temperature is None or temperature.any():
         raise InputError(
             "sampling needs a key and key is None; pass key=jax.random.key(0), or temperature=0, "
@@ -89,7 +89,7 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
     greedy = temperature == 0
     probs = jax.nn.softmax(over_temperature(wide, temperature), axis=-1)
     # Each of what follows takes passes over the vocabulary, so it waits until some row asks for it.
-    plain = ~(greedy | filtered(sampling, probs.shape[-1])).any()
+    plain = ~(greedy | has_filter(sampling, probs.shape[-1])).any()
     return jax.lax.cond(
         plain, lambda probs: probs, lambda probs: _cut(wide, probs, sampling), probs
     )
@@ -130,7 +130,7 @@ def is_distribution(logits: Float[Array, "*S V"]) -> Bool[Array, "*S"]:
     return jnp.isfinite(logits.max(-1)) & ~jnp.isnan(logits).any(-1)
 
 
-def filtered(sampling: Sampling, size: int) -> Bool[Array, " B"]:
+def has_filter(sampling: Sampling, size: int) -> Bool[Array, " B"]:
     """Returns the rows in which some filter may take tokens out of a vocabulary of this size."""
     top_k = jnp.asarray(sampling.top_k)
     by_rank = (top_k > 0) & (top_k < size)
@@ -263,7 +263,7 @@ def one_hot(tokens: Int[Array, "..."], size: int) -> Float[Array, "... V"]:
     return jax.nn.one_hot(tokens, size, dtype=jnp.float32)
 
 
-def normalised(
+def normalise(
     weights: Float[Array, "*S V"], fallback: Float[Array, "*S V"]
 ) -> Float[Array, "*S V"]:
     """Returns weights as a distribution; `fallback` where nothing is left.

@@ -43,7 +43,7 @@ class ClampedGate:
         return (up + 1) * gate * jax.nn.sigmoid(gate * self.alpha)
 
 
-def gated(
+def apply_gate(
     activation: Callable[[Array], Array], both: Float[Array, "... 2*I"]
 ) -> Float[Array, "... I"]:
     """Returns lanes by their gates, which come before them."""

@@ -10,11 +10,11 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from jspec._xla import native
 from jspec._xla.manual_axes import vary
-from jspec.memory import Behind, Held, KVCache, Rounded, TreeKV, put, widened
+from jspec.memory import Behind, Held, KVCache, Rounded, TreeKV, dequantise, put
 from jspec.models.online_softmax import (
     LOW,
     Softmax,
-    joined,
+    join,
     scores_of,
     softmax_over,
     with_sinks,
@@ -235,7 +235,7 @@ def attend(
     behind = None if cached is None else cached.behind
     if behind is not None:
         k, v, mask, cached, impl = (
-            *(widened(x, q.dtype) for x in (k, v)),
+            *(dequantise(x, q.dtype) for x in (k, v)),
             behind.seen,
             None,
             _Written(),
@@ -361,7 +361,7 @@ def with_past(
     # Elsewhere a step of a loop takes longer than few queries do with all slots: a GPU's host
     # decides whether the loop goes on. JAX's fused attention could take this part there:
     # `jax.nn.dot_product_attention(.., implementation="cudnn", return_residual=True)` gives the
-    # log-sum-exp by which `joined` would add it, on keys seen as [B * H, S, 1, D] without a copy.
+    # log-sum-exp by which `join` would add it, on keys seen as [B * H, S, 1, D] without a copy.
     # But it can be traced only where CUDA is installed, takes 16 bits and no soft cap, and what it
     # gives for a row without live slots is not documented. So it waits for a test on a GPU.
     return jax.lax.platform_dependent(
@@ -397,12 +397,12 @@ def by_blocks(
         if oldest is not None:
             live = live & (slots >= oldest[..., None])
         held, mixed = jax.tree.map(
-            lambda part: widened(part, queries.dtype),
+            lambda part: dequantise(part, queries.dtype),
             cached.block(queries.shape[1], start, size),
             is_leaf=lambda part: isinstance(part, Rounded),
         )
         scores = jnp.where(live[:, None], scores_of(queries, held, soft_cap), LOW)
-        return joined(softmax, scores, mixed)
+        return join(softmax, scores, mixed)
 
     if last == 0:
         return with_slots(0, size, 0, softmax)

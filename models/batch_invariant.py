@@ -8,12 +8,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.arguments import check_integer
-from jspec.memory import Rounded, widened
+from jspec.memory import Rounded, dequantise
 from jspec.models.attention import Cached, Implementation, by_blocks, finite
 from jspec.models.block_attention import visits
 from jspec.models.block_attention.implementation import fit, pad_queries
 from jspec.models.block_attention.kernel import AttentionWork, Tail, Triton
-from jspec.models.online_softmax import LOW, Softmax, merged, scores_of, softmax_over
+from jspec.models.online_softmax import LOW, Softmax, merge, scores_of, softmax_over
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class BatchInvariant(Implementation):
         if known > self.depth + 1:  # nodes below deeper ones than there should be
             above = self.own(queries, keys, values, seen & (behind > self.depth), soft_cap)
             both = (jnp.stack(pair, axis=2) for pair in zip(above, softmax, strict=True))
-            softmax = merged(Softmax(*both))
+            softmax = merge(Softmax(*both))
         return softmax
 
 
@@ -151,7 +151,7 @@ def _by_xla(
         take = jax.vmap(lambda part, places: jnp.take(part, places, axis=1, mode="clip"))
         found = jax.tree.map(lambda part: take(part, places), held)
         return jax.tree.map(
-            lambda part: widened(part, queries.dtype),
+            lambda part: dequantise(part, queries.dtype),
             found,
             is_leaf=lambda part: isinstance(part, Rounded),
         )

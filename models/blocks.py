@@ -72,7 +72,7 @@ def scales(packed: UInt8[np.ndarray, "*X O B"], kind: str) -> Float[np.ndarray, 
     return np.concatenate(halves, -1).view(np.float16)
 
 
-def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray, "*X O B"]:
+def pack(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray, "*X O B"]:
     """Returns weights rounded to blocks, as llama.cpp rounds them."""
     from jspec.models.gguf.file import library
 
@@ -88,7 +88,7 @@ def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray,
     return blocks.reshape(packed_shape(weights.shape, kind))
 
 
-def dequantised(
+def dequantise(
     packed: UInt8[Array, "*X B"], kind: str, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "*X I"]:
     """Returns the weights that the bytes stand for."""
@@ -161,7 +161,7 @@ def _half(two: UInt8[Array, "*X 2"]) -> Float[Array, "*X 1"]:
 def table(array: Any, width: int) -> Any:
     """Returns embeddings or a head, whether or not they are in blocks, as numbers."""
     kind = kind_of(array.shape[-1], width) if array.dtype == jnp.uint8 else None
-    return array if kind is None else dequantised(array, kind)
+    return array if kind is None else dequantise(array, kind)
 
 
 @struct.dataclass
@@ -180,7 +180,7 @@ class Blocks:
 
     def __getitem__(self, index: Any) -> Float[Array, "..."]:
         """Returns some of the matrices or rows, dequantised; the others stay as they are."""
-        return dequantised(self.packed[index], self.kind, self.dtype)
+        return dequantise(self.packed[index], self.kind, self.dtype)
 
 
 def as_held(
@@ -194,20 +194,18 @@ def as_held(
     return Blocks(array, kind, dtype, rounds_states)
 
 
-def looked_up(
-    table: Blocks | Float[Array, "V E"], tokens: Int[Array, "*S"]
-) -> Float[Array, "*S E"]:
+def look_up(table: Blocks | Float[Array, "V E"], tokens: Int[Array, "*S"]) -> Float[Array, "*S E"]:
     """Returns the embeddings of tokens, from blocks or numbers."""
     if not isinstance(table, Blocks):
         if table.dtype.itemsize == 2 and native.on_one_device(table):
-            return native.natively(_by_bits, mesh_axes.looked_up, table, tokens)
-        return mesh_axes.looked_up(table, tokens)
-    return dequantised(mesh_axes.looked_up(table.packed, tokens), table.kind, table.dtype)
+            return native.natively(_by_bits, mesh_axes.look_up, table, tokens)
+        return mesh_axes.look_up(table, tokens)
+    return dequantise(mesh_axes.look_up(table.packed, tokens), table.kind, table.dtype)
 
 
 def _by_bits(table: Float[Array, "V E"], tokens: Int[Array, "*S"]) -> Float[Array, "*S E"]:
     """Looks up rows as whole numbers: XLA for a CPU would widen a table of 16-bit floats."""
-    rows = mesh_axes.looked_up(jax.lax.bitcast_convert_type(table, jnp.uint16), tokens)
+    rows = mesh_axes.look_up(jax.lax.bitcast_convert_type(table, jnp.uint16), tokens)
     return jax.lax.bitcast_convert_type(rows, table.dtype)
 
 

@@ -295,7 +295,7 @@ def _call(call: Any, place: str, as_text: bool) -> dict[str, Any]:
         text = raw.strip() if isinstance(raw, str) else json.dumps(raw, ensure_ascii=False)
         # What has no parameters is called with {}, null, or nothing at all.
         text = "{}" if text in ("", "null") else text
-        value = plain_json.parsed(text)
+        value = plain_json.parse(text)
     except (TypeError, ValueError):
         raise InputError(f"messages{place}.arguments is not JSON; send it so") from None
     return {**call, "function": {**function, "arguments": text if as_text else value}}

@@ -79,7 +79,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
             if (name,) in eight_bits.TABLES
         }
         params = {**params, "params": {**params["params"], **tables}}
-    in_blocks = eight_bits.called(model.param_dtype) in blocks.FORMATS
+    in_blocks = eight_bits.dtype_name(model.param_dtype) in blocks.FORMATS
     if in_blocks and _flat(shapes(model)) != _flat(params):
         raise InputError(
             "the model's matrices are in blocks of several formats, which is not saved; keep "
@@ -94,7 +94,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         "model": type(model).__name__,
         "config": asdict(model.config),
         "dtype": jnp.dtype(model.dtype).name,
-        "param_dtype": eight_bits.called(model.param_dtype),
+        "param_dtype": eight_bits.dtype_name(model.param_dtype),
         "kv_dtype": None if model.kv_dtype is None else jnp.dtype(model.kv_dtype).name,
         "scan_layers": model.scan_layers,
         "column_parts": model.tp_size,  # as format 2 has it: files outlive names
@@ -172,7 +172,9 @@ def _restore_in_parts(
     # What was read is not kept.
     context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
 
-    def restored(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct, layout: Sharding) -> jax.Array:
+    def restore_leaf(
+        path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct, layout: Sharding
+    ) -> jax.Array:
         keys = [key.key for key in path]
         base = {"driver": "file", "path": f"{folder}/"}
         stored = {"driver": "ocdbt", "base": base, "path": ".".join(keys) + "/"}
@@ -183,7 +185,7 @@ def _restore_in_parts(
         def read(index: tuple[slice, ...]) -> np.ndarray:
             return np.asarray(array[index].read().result(), leaf.dtype)
 
-        fused = columns.fused_of(keys, target.fused)
+        fused = columns.find_fused(keys, target.fused)
         if fused is None:
             return sharding.assemble(leaf.shape, layout, read)
         moved = columns.part(
@@ -191,7 +193,7 @@ def _restore_in_parts(
         )
         return sharding.assemble(leaf.shape, layout, moved)
 
-    return jax.tree_util.tree_map_with_path(restored, expected, place)
+    return jax.tree_util.tree_map_with_path(restore_leaf, expected, place)
 
 
 def _place(shapes: PyTree, place: jax.sharding.Sharding) -> PyTree:
@@ -210,7 +212,7 @@ def relaid(model: Model, params: PyTree) -> PyTree:
         >>> sorted(models.relaid(scanned, params)["params"])
         ['embed', 'layers_0:2:1', 'norm']
     """
-    return stacking.stacked(params, model.groups)
+    return stacking.stack_layers(params, model.groups)
 
 
 def shapes(model: Model) -> PyTree:

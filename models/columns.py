@@ -111,7 +111,7 @@ def part(
     return of
 
 
-def fused_of(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> FusedProjection | None:
+def find_fused(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> FusedProjection | None:
     """Returns the products that a parameter is of; None: one product."""
     *_, above, name, _ = ("", "", *path)
     layers = layers_of(above)
@@ -126,7 +126,7 @@ def relaid(
 
     def move(path, leaf):
         keys = [str(getattr(key, "key", "")) for key in path]
-        products = fused_of(keys, fused)
+        products = find_fused(keys, fused)
         if products is None or products.parts(source) == products.parts(target):
             return leaf
         return _take(leaf, products.order(target, source), axis(keys))

@@ -87,11 +87,11 @@ class Decoder(nn.Module):
         """Applies a block to its arguments; blocks that are alike are traced once."""
         if self.is_initializing():
             return block.clone(parent=self, name=name)(*arguments)
-        return traced_once(block, self.variables["params"][name], *arguments)
+        return trace_once(block, self.variables["params"][name], *arguments)
 
 
 @partial(jax.jit, static_argnums=0)
-def traced_once(block: nn.Module, params: PyTree, *arguments: Any) -> Any:
+def trace_once(block: nn.Module, params: PyTree, *arguments: Any) -> Any:
     """Applies a block to its arguments; blocks that are alike are traced once."""
     # Inside a program this is a call, which XLA inlines: the program stays as it is. But tracing
     # and lowering of all the other layers are saved, and of a deep model they take as long as

@@ -49,7 +49,7 @@ SUFFIX = "_scale"
 Path = tuple[str, ...]
 
 
-def called(param_dtype: DTypeLike) -> str:
+def dtype_name(param_dtype: DTypeLike) -> str:
     """Returns the name of a dtype of weights, or of a format.
 
     Example:
@@ -64,20 +64,20 @@ def called(param_dtype: DTypeLike) -> str:
 
 def describe_dtypes(network: Any) -> str:
     """Names the dtypes of a model's activations, weights, keys and values, where they differ."""
-    text, weights = called(network.dtype), called(network.param_dtype)
+    text, weights = dtype_name(network.dtype), dtype_name(network.param_dtype)
     if weights != text:
         text += f", weights in {weights}"
-    return text if network.kv_dtype is None else f"{text}, keys in {called(network.kv_dtype)}"
+    return text if network.kv_dtype is None else f"{text}, keys in {dtype_name(network.kv_dtype)}"
 
 
-def stored(param_dtype: DTypeLike) -> Any:
+def array_dtype(param_dtype: DTypeLike) -> Any:
     """Returns the dtype of the arrays."""
-    return jnp.int8 if called(param_dtype) == ROUNDED_STATES else jnp.dtype(param_dtype)
+    return jnp.int8 if dtype_name(param_dtype) == ROUNDED_STATES else jnp.dtype(param_dtype)
 
 
 def low_precision(dtype: DTypeLike) -> bool:
     """Returns whether products have weights of this dtype or format."""
-    return called(dtype) in FORMATS
+    return dtype_name(dtype) in FORMATS
 
 
 def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
@@ -90,7 +90,7 @@ def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
     return dtype if low_precision(param_dtype) else param_dtype
 
 
-def rounded(path: Path) -> bool:
+def is_quantised(path: Path) -> bool:
     """Returns whether this path's weights are rounded: products, but not routers.
 
     Example:
@@ -112,10 +112,10 @@ def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str
         >>> in_blocks(("embed",), (8, 64), "q4_0"), in_blocks(path, (8, 64), "int8")
         ('q8_0', None)
     """
-    kind = blocks.FORMATS.get(called(param_dtype))
+    kind = blocks.FORMATS.get(dtype_name(param_dtype))
     if kind and path in TABLES:
         kind = kind if kind in blocks.FROM_FILES else blocks.TABLES
-    elif not rounded(path):
+    elif not is_quantised(path):
         return None
     return kind if kind and blocks.fit(shape, kind) else None
 
@@ -125,7 +125,7 @@ def table(
 ) -> blocks.Blocks | Float[Array, "V E"]:
     """Returns embeddings, or the head."""
     if low_precision(param_dtype) and module.has_variable("params", name):
-        rounds = called(param_dtype) in blocks.ROUNDED_STATES  # w8a8 leaves tables alone
+        rounds = dtype_name(param_dtype) in blocks.ROUNDED_STATES  # w8a8 leaves tables alone
         return blocks.as_held(module.get_variable("params", name), shape[-1], None, dtype, rounds)
     if kind := in_blocks((name,), shape, param_dtype):
         return blocks.parameter(module, name, shape, kind, dtype, rounds_states(param_dtype))
@@ -141,15 +141,15 @@ def rounds_states(param_dtype: DTypeLike) -> bool:
         >>> rounds_states("w8a8"), rounds_states("q4_0a8"), rounds_states("q4_0")
         (True, True, False)
     """
-    return called(param_dtype) in (ROUNDED_STATES, *blocks.ROUNDED_STATES)
+    return dtype_name(param_dtype) in (ROUNDED_STATES, *blocks.ROUNDED_STATES)
 
 
 def by_output(param_dtype: DTypeLike) -> bool:
     """Returns whether the weights of products have a factor for each output."""
-    return low_precision(param_dtype) and called(param_dtype) not in blocks.FORMATS
+    return low_precision(param_dtype) and dtype_name(param_dtype) not in blocks.FORMATS
 
 
-def quantised(
+def quantise(
     weights: Float[np.ndarray, "*X O I"], dtype: DTypeLike
 ) -> tuple[Num[np.ndarray, "*X O I"], Float[np.ndarray, "*X O"]]:
     """Returns weights in 8 bits and the factor of each output.
@@ -160,7 +160,7 @@ def quantised(
         >>> small.tolist(), (factors * 127).tolist()
         ([[64, -127], [0, 0]], [2.0, 0.0])
     """
-    dtype = stored(dtype)
+    dtype = array_dtype(dtype)
     largest = LARGEST[jnp.dtype(dtype).name]
     factors = np.abs(weights).max(axis=-1) / largest
     scaled = weights / np.where(factors == 0, 1, factors)[..., None]
@@ -213,7 +213,7 @@ def parameter(
         The weights of the layer and None, or of all layers and its number. In blocks they are
         several matrices, each with the next outputs, where a file has these in several formats.
     """
-    rounds, kind = rounds_states(param_dtype), blocks.FORMATS.get(called(param_dtype))
+    rounds, kind = rounds_states(param_dtype), blocks.FORMATS.get(dtype_name(param_dtype))
     first = module.get_variable("params", name)
     if kind is not None and first is not None:
         later = (module.get_variable("params", f"{name}_{n}") for n in count(1))
@@ -236,7 +236,7 @@ def parameter(
         param_dtype = dtype
     if not low_precision(param_dtype):
         return as_wide(module.param(name, init, shape, param_dtype), dtype), None
-    weight_dtype = stored(param_dtype)
+    weight_dtype = array_dtype(param_dtype)
     largest = LARGEST[jnp.dtype(weight_dtype).name]
 
     def random(key: Array) -> Array:
@@ -252,7 +252,7 @@ def parameter(
     return LowPrecision(module.param(name, random), factors, dtype, rounds), None
 
 
-def rounded_states(
+def round_states(
     x: Float[Array, "... I"],
 ) -> tuple[Int8[Array, "... I"], Float[Array, "... 1"]]:
     """Returns each row in 127ths of its largest number, and how much that is.
@@ -281,7 +281,7 @@ def rounded_product(
     x: Float[Array, "... I"], weights: Int8[Array, "O I"], factors: Float[Array, "O"]
 ) -> Float[Array, "... O"]:
     """Multiplies x, rounded to 8 bits per row, by the weights and their factors, in float32."""
-    states, scales = rounded_states(x)
+    states, scales = round_states(x)
     sums = jnp.einsum("...i,oi->...o", states, weights, preferred_element_type=jnp.int32)
     return sums.astype(jnp.float32) * scales * factors.astype(jnp.float32)
 
@@ -293,7 +293,7 @@ def rounded_block_product(
 
     Blocks are added one by one, in float32.
     """
-    states, scales = rounded_states(x.reshape(*x.shape[:-1], -1, blocks.LENGTH))
+    states, scales = round_states(x.reshape(*x.shape[:-1], -1, blocks.LENGTH))
     totals = scales * states.sum(-1, keepdims=True, dtype=jnp.int32).astype(jnp.float32)
     rows = states, scales, totals
     columns = blocks.parts(packed, kind)

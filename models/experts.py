@@ -19,7 +19,7 @@ from jspec._validate.errors import InputError
 from jspec._xla import native
 from jspec.arrays.top_k import largest
 from jspec.models import eight_bits
-from jspec.models.activations import ClampedGate, gated
+from jspec.models.activations import ClampedGate, apply_gate
 from jspec.models.linear import Held, Linear, multiply, natively_multiplied
 
 
@@ -124,7 +124,7 @@ class RoutedExperts(nn.Module):
             correction = self.param(
                 "correction", nn.initializers.zeros, (experts.num_experts,), jnp.float32
             )
-        shares, indices = routed(experts, scores.astype(jnp.float32), correction)
+        shares, indices = route(experts, scores.astype(jnp.float32), correction)
         inner, count = experts.intermediate_size, experts.num_experts
         if experts.each_scaled:
             factors = self.param("factors", nn.initializers.ones, (count,), high)
@@ -137,7 +137,7 @@ class RoutedExperts(nn.Module):
         biases = None
         if experts.bias:
             biases = self.bias("gate_up_bias", 2 * inner), self.bias("down_bias", width)
-        feed = partial(gated, self.activation) if experts.clamp is None else experts.clamp
+        feed = partial(apply_gate, self.activation) if experts.clamp is None else experts.clamp
         rows, routes = x.reshape(-1, width), indices.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
         rounds = eight_bits.rounds_states(self.param_dtype)
@@ -150,7 +150,7 @@ class RoutedExperts(nn.Module):
                 )
             first = 0 if layer is None else layer * count
             places = first + jnp.arange(count, dtype=jnp.int32)
-            fed = sorted_by_expert(rows, routes, gate_up, down, feed, places, biases)
+            fed = run_by_expert(rows, routes, gate_up, down, feed, places, biases)
         mixed = (fed.astype(jnp.float32) * shares.reshape(*routes.shape, 1)).sum(1)
         return mixed.astype(self.dtype).reshape(x.shape)
 
@@ -161,7 +161,7 @@ class RoutedExperts(nn.Module):
         return self.param(name, nn.initializers.zeros, shape, high).astype(self.dtype)
 
 
-def routed(
+def route(
     experts: Experts, scores: Float[Array, "B N X"], correction: Float[Array, " X"] | None = None
 ) -> tuple[Float[Array, "B N K"], Int[Array, "B N K"]]:
     """Returns the experts of each token, and what their outputs are multiplied with."""
@@ -212,7 +212,7 @@ def each(
     return fed if biases is None else fed + biases[1][routes]
 
 
-def sorted_by_expert(
+def run_by_expert(
     x: Float[Array, "R E"],
     routes: Int[Array, "R K"],
     gate_up: Held,

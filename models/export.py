@@ -37,14 +37,14 @@ def save_hf(
     """Writes config, generation_config, weights and, if given, the tokenizer."""
     if eight_bits.low_precision(model.param_dtype):
         raise InputError(
-            f"the model's weights are {eight_bits.called(model.param_dtype)}, which "
+            f"the model's weights are {eight_bits.dtype_name(model.param_dtype)}, which "
             "LlamaForCausalLM has not; save it with jspec.models.save, or load it in 16 bits"
         )
     folder = Path(folder)
     settings = config(model.config, end, jnp.dtype(dtype).name)
     folder.mkdir(parents=True, exist_ok=True)
     plain = columns.relaid(params, model.fused, model.tp_size, 1)
-    tensors, params = {}, stacking.unstacked(plain)
+    tensors, params = {}, stacking.unstack_layers(plain)
     for weight in llama.weights(model.config):
         leaf = params["params"]
         for key in weight.path:

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec.models import blocks, stacking
-from jspec.models.columns import axis, fused_of
-from jspec.models.eight_bits import called
+from jspec.models.columns import axis, find_fused
+from jspec.models.eight_bits import dtype_name
 from jspec.models.lora import of_base
 from jspec.types import PyTree
 
@@ -40,7 +40,7 @@ def fingerprint(params: PyTree, model: Any = None) -> str:
             kind = blocks.kind_of(leaf.shape[-1], full[-1], model_kind)
         shape = full[len(layer) :]
         keys = path.strip("[]'").split("']['")
-        products = fused_of(keys, fused) if devices > 1 else None
+        products = find_fused(keys, fused) if devices > 1 else None
         moved = None if products is None else (axis(keys), np.argsort(products.order(devices)))
         digest.update(f"{path} {list(shape)}\n".encode())
         sample = np.asarray(_sample(leaf, layer, shape, moved, kind))
@@ -52,7 +52,7 @@ def _in_numbers(params: PyTree, model: Any) -> tuple[Mapping[str, Any], str]:
     """Returns the shapes of weights that are held in blocks, and the blocks' format."""
     model = getattr(model, "base", model)  # of one with adapters
     dtype = getattr(model, "param_dtype", None)
-    kind = None if dtype is None else blocks.FORMATS.get(called(dtype))
+    kind = None if dtype is None else blocks.FORMATS.get(dtype_name(dtype))
     if kind is None:
         return {}, ""
     init, tokens = model.clone(param_dtype=jnp.float32).init, jnp.zeros((1, 1), jnp.int32)
@@ -98,5 +98,5 @@ def _sample(
         return leaf[(*layer, *index)]
     block, lane = np.divmod(index[-1], blocks.FROM_FILES.get(kind, blocks.LENGTH))
     leaf = leaf.reshape(*leaf.shape[:-1], -1, blocks.SIZES[kind])
-    values = blocks.dequantised(jnp.asarray(leaf[(*layer, *index[:-1], block)]), kind)
+    values = blocks.dequantise(jnp.asarray(leaf[(*layer, *index[:-1], block)]), kind)
     return np.asarray(values)[np.arange(count), lane]

@@ -123,7 +123,7 @@ def folder(name: str | Path, files: Sequence[str] = WANTED) -> Path:
 
     try:
         snapshot = download(files)
-        index = shards.indexed(snapshot) if shards.INDEX in files else {}
+        index = shards.read_index(snapshot) if shards.INDEX in files else {}
         absent = sorted(name for name in set(index.values()) if not (snapshot / name).is_file())
         return download(absent) if absent else snapshot
     except (HfHubHTTPError, HFValidationError, OSError) as error:

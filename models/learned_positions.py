@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.memory import Held, KVCache, TreeKV, kept, until
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
-from jspec.models.blocks import looked_up
+from jspec.models.blocks import look_up
 from jspec.models.columns import FusedProjection
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import LayerNorm
@@ -145,7 +145,7 @@ class LearnedPositionDecoder(LayeredDecoder):
             (config.context + config.position_offset, config.hidden_size),
             eight_bits.high_precision(self.param_dtype, self.dtype),
         )
-        x = looked_up(embed, tokens).astype(self.dtype)
+        x = look_up(embed, tokens).astype(self.dtype)
         if projected:
             x = _dense(self, config.hidden_size, "project_in", bias=False)(x)
         x = x + places[positions + config.position_offset].astype(self.dtype)

@@ -179,7 +179,7 @@ def _wide(x: Float[Array, "..."], weights: blocks.Blocks) -> Float[Array, "*L O 
     """Returns the weights in the dtype of x, dequantised anew for each product."""
     way = jax.lax.platform_dependent
     packed = way(x, weights.packed, cpu=_read_after, default=_read_anew)
-    return blocks.dequantised(packed, weights.kind, x.dtype)
+    return blocks.dequantise(packed, weights.kind, x.dtype)
 
 
 def _multiply_rounded(

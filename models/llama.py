@@ -18,13 +18,13 @@ from jspec._validate.errors import InputError
 from jspec.memory import TreeKV, kept, until
 from jspec.models import attention, eight_bits, latent
 from jspec.models.activations import ACTIVATIONS
-from jspec.models.blocks import looked_up
+from jspec.models.blocks import look_up
 from jspec.models.columns import FusedProjection
 from jspec.models.experts import Experts, RoutedExperts
 from jspec.models.latent import LatentAttention
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import RMSNorm
-from jspec.models.online_softmax import capped
+from jspec.models.online_softmax import cap
 from jspec.models.recurrence import Mixer
 from jspec.models.rope import Rope, Scaling, rotate, turns
 from jspec.models.scanning import LayeredDecoder
@@ -384,7 +384,7 @@ class RotaryDecoder(LayeredDecoder):
         config = self.config
         tables = (config.vocab_size, config.hidden_size), self.param_dtype, self.dtype
         embed = eight_bits.table(self, "embed", *tables)
-        x = looked_up(embed, tokens).astype(self.dtype) * config.embed_scale
+        x = look_up(embed, tokens).astype(self.dtype) * config.embed_scale
         blocks = [
             Block(
                 *(config, self.dtype, self.param_dtype),
@@ -403,7 +403,7 @@ class RotaryDecoder(LayeredDecoder):
         )
         x = norm(ran.x)
         head = embed if config.tied else eight_bits.table(self, "head", *tables)
-        logits = capped(_scale(unembed(x, head), config.logit_scale), config.logit_cap)
+        logits = cap(_scale(unembed(x, head), config.logit_scale), config.logit_cap)
         if self.taps:
             x = jnp.concatenate(ran.tapped, axis=-1)
         return Output(logits=logits, hidden=x, tentative=ran.tentative)
@@ -418,7 +418,7 @@ class RotaryDecoder(LayeredDecoder):
         high = eight_bits.high_precision(self.param_dtype, self.dtype)
         shape = config.vocab_size, count * size
         table = self.param("per_layer_embed", nn.initializers.normal(0.02), shape, high)
-        from_table = looked_up(table, tokens).astype(self.dtype) * size**0.5
+        from_table = look_up(table, tokens).astype(self.dtype) * size**0.5
         from_x = Linear(count * size, False, *dtypes, name="per_layer_projection")(x)
         from_x = (from_x * config.hidden_size**-0.5).reshape(*tokens.shape, count, size)
         from_x = RMSNorm(config.norm_eps, *dtypes, config.norm_offset, name="per_layer_norm")(

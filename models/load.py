@@ -183,7 +183,10 @@ def load(
             param_dtype = _on_gpu(checkpoint.weight_format(scan_layers), table, name)
         as_in_file = True
     compute, weight_dtype = precision.pair(dtype, param_dtype)
-    if blocks.FORMATS.get(eight_bits.called(weight_dtype)) in blocks.FROM_FILES and not as_in_file:
+    if (
+        blocks.FORMATS.get(eight_bits.dtype_name(weight_dtype)) in blocks.FROM_FILES
+        and not as_in_file
+    ):
         alike = mesh is None and not (scan_layers and checkpoint.weight_format(True) is None)
         _check_blocks(weight_dtype, checkpoint.weight_format(), name, alike)
         as_in_file = True
@@ -210,7 +213,7 @@ def load(
     params = read_weights(files, family, table, model, mesh, rules, as_in_file)
     params = native.hold_in_large_pages(params)
     if adapters:
-        model, params = lora.adapted(model, params, family, table, adapters)
+        model, params = lora.adapt(model, params, family, table, adapters)
     return Loaded(
         model=model,
         params=params,
@@ -259,13 +262,14 @@ def read_weights(
         _untie(files, names, table)
     if missing := [name for name in shapes if name not in names]:
         raise InputError(
-            f"{files.folder} lacks {weights.listed(missing, 'weight')} that {files.config} asks "
-            "for; correct it or download the checkpoint again"
+            f"{files.folder} lacks {weights.list_names(missing, 'weight')} that {files.config} "
+            "asks for; correct it or download the checkpoint again"
         )
     if extra := [name for name in names if name not in shapes]:
         raise InputError(
-            f"{files.folder} holds {weights.listed(extra, 'weight')} that {family.architecture} "
-            f"has no place for; correct {files.config} or take a checkpoint of that architecture"
+            f"{files.folder} holds {weights.list_names(extra, 'weight')} that "
+            f"{family.architecture} has no place for; correct {files.config} or take a "
+            "checkpoint of that architecture"
         )
     for name, shape in shapes.items():
         if (file_shape := files.shape(names[name])) != shape:
@@ -278,7 +282,7 @@ def read_weights(
         return files.read(names[name])
 
     high = eight_bits.high_precision(model.param_dtype, model.dtype)
-    model_kind = blocks.FORMATS.get(eight_bits.called(model.param_dtype))
+    model_kind = blocks.FORMATS.get(eight_bits.dtype_name(model.param_dtype))
     # Kernels read them as they are, to the bits of the same numbers in float32.
     keeps_tables = (
         mesh is None
@@ -290,7 +294,7 @@ def read_weights(
     def place(path: stacking.Path, shape: tuple[int, ...]) -> Sharding | None:
         return None if mesh is None else sharding.parameter(path, shape, mesh, rules)
 
-    def joined(
+    def join(
         weight: weights.Weight,
         dtype: DTypeLike,
         read: Callable[[str], np.ndarray] = read,
@@ -318,24 +322,28 @@ def read_weights(
 
     def in_blocks(weight: weights.Weight, kind: str) -> np.ndarray:
         if weight.transposed:
-            return blocks.packed(joined(weight, np.float32), kind)
+            return blocks.pack(join(weight, np.float32), kind)
 
         def read_packed(name: str) -> np.ndarray:
             file_name = names[name]
-            packed = files.packed(file_name, kind) if isinstance(files, gguf.GGUFTensors) else None
+            packed = (
+                files.read_blocks(file_name, kind) if isinstance(files, gguf.GGUFTensors) else None
+            )
             if packed is None:
-                return blocks.packed(finite(files.read(file_name), weight), kind)
+                return blocks.pack(finite(files.read(file_name), weight), kind)
             finite(blocks.scales(packed, kind), weight)
             return packed
 
         packed_shapes = tuple(blocks.packed_shape(shape, kind) for shape in weight.shapes)
-        return joined(replace(weight, shapes=packed_shapes), np.uint8, read_packed)
+        return join(replace(weight, shapes=packed_shapes), np.uint8, read_packed)
 
     def in_files(weight: weights.Weight) -> list[tuple[str | None, weights.Weight]]:
         """Returns a weight as parts, each of outputs in one format; empty: it is in no blocks."""
         table = weight.path in eight_bits.TABLES
         keeps_blocks = (
-            as_in_file and model_kind is not None and (table or eight_bits.rounded(weight.path))
+            as_in_file
+            and model_kind is not None
+            and (table or eight_bits.is_quantised(weight.path))
         )
         if not isinstance(files, gguf.GGUFTensors) or not (
             keeps_blocks or (table and keeps_tables)
@@ -351,11 +359,11 @@ def read_weights(
             for kind, part in parts
         ]
 
-    def placed(weight: weights.Weight) -> jax.Array:
+    def put(weight: weights.Weight) -> jax.Array:
         split = place(weight.path, weight.shape)
         kind = high if weight.dtype is None else weight.dtype
         if split is None:
-            return jax.device_put(joined(weight, kind))
+            return jax.device_put(join(weight, kind))
 
         # What is split across rows of the file needs all of them for each device: the last stay.
         @lru_cache(maxsize=1)
@@ -366,7 +374,7 @@ def read_weights(
             values = weight.part(index, lambda name, span: rows(name, span.start, span.stop), kind)
             return finite(values, weight)
 
-        fused = columns.fused_of(weight.path, model.fused)
+        fused = columns.find_fused(weight.path, model.fused)
         if fused is None:
             return sharding.assemble(weight.shape, split, part)
         laid_out = columns.part(*(part, weight.path, weight.shape, fused, model.tp_size, kind))
@@ -376,22 +384,22 @@ def read_weights(
         *path, name = weight.path
         if parts := in_files(weight):
             arrays = {
-                f"{name}_{n}" if n else name: in_blocks(part, kind) if kind else joined(part, high)
+                f"{name}_{n}" if n else name: in_blocks(part, kind) if kind else join(part, high)
                 for n, (kind, part) in enumerate(parts)
             }
         elif keeps_tables and weight.path in eight_bits.TABLES:
             # Numbers that fit into bfloat16 stay in it, as they are in a file of such.
             first = files.rows(names[weight.names[0]], slice(0, 1))
             narrow = first.dtype == jax.numpy.bfloat16
-            arrays = {name: joined(weight, first.dtype if narrow else high)}
+            arrays = {name: join(weight, first.dtype if narrow else high)}
         elif kind := eight_bits.in_blocks(weight.path, weight.shape, model.param_dtype):
             arrays = {name: in_blocks(weight, kind)}
-        elif eight_bits.by_output(model.param_dtype) and eight_bits.rounded(weight.path):
+        elif eight_bits.by_output(model.param_dtype) and eight_bits.is_quantised(weight.path):
             # A factor is of all inputs, so that the whole is read first.
-            low, factors = eight_bits.quantised(joined(weight, np.float32), model.param_dtype)
+            low, factors = eight_bits.quantise(join(weight, np.float32), model.param_dtype)
             arrays = {name: low, f"{name}{eight_bits.SUFFIX}": factors}
         else:
-            return [(weight.path, placed(weight))]
+            return [(weight.path, put(weight))]
         paths = {(*path, name): array for name, array in arrays.items()}
         return [
             (leaf_path, jax.device_put(x, place(leaf_path, x.shape)))
@@ -402,7 +410,7 @@ def read_weights(
     count = min(_READERS, os.cpu_count() or 1) if mesh is None else 1
     with ThreadPoolExecutor(count, "jspec-weights") as readers:
         flat = chain.from_iterable(readers.map(leaves, table))
-        return weights.tree(stacking.collected(flat, model.groups, place))
+        return weights.tree(stacking.collect(flat, model.groups, place))
 
 
 def _on_gpu(kind: str | None, table: Sequence[weights.Weight], name: str | Path) -> str | None:

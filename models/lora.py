@@ -26,7 +26,7 @@ from jspec.models import hub, stacking
 from jspec.models.huggingface import shards
 from jspec.models.huggingface.config_json import read as read_settings
 from jspec.models.huggingface.families import Family
-from jspec.models.huggingface.weights import Weight, listed
+from jspec.models.huggingface.weights import Weight, list_names
 from jspec.models.linear import product
 from jspec.types import Output, PyTree
 
@@ -252,7 +252,7 @@ class _Part(NamedTuple):
     """Scaled."""
 
 
-def adapted(
+def adapt(
     model: Any,
     params: PyTree,
     family: Family,
@@ -278,7 +278,7 @@ def adapted(
                 layer_modules = [module for module in modules.values() if module.path == path]
                 joint = _join(layer_modules, adapter_parts, ranks, model.dtype)
                 layers.setdefault(path[0], {})[kind[0]] = joint
-    lora = stacking.stacked({"params": layers}, model.groups)["params"]
+    lora = stacking.stack_layers({"params": layers}, model.groups)["params"]
     return LoRAModel(model, tuple(adapters)), {**params, "lora": lora, "ids": None}
 
 
@@ -323,7 +323,7 @@ def _read(folder: Path, family: Family, modules: Mapping[str, _Module]) -> list[
         halves.setdefault(match[1], {})[match[2]] = tensor
     if rest or not halves:
         raise InputError(
-            f"{folder} adapts {listed(rest, 'tensor') if rest else 'nothing'}, for which this "
+            f"{folder} adapts {list_names(rest, 'tensor') if rest else 'nothing'}, for which this "
             "model has no place; jspec adapts the products of attention and MLP alone"
         )
     parts = []

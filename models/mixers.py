@@ -105,7 +105,7 @@ class _Network(nn.Module):
         if isinstance(past, Past):
             past = recurrence.init(batch, sizes, 1, self.dtype)
         inputs = inputs.swapaxes(1, 2)
-        joint = recurrence.convolved(inputs, self.kernel(), past.window, mask)
+        joint = recurrence.convolve(inputs, self.kernel(), past.window, mask)
         if self.has_bias:
             joint = joint + self.by_group(self.number("convolution_bias", self.lanes))[:, None]
         joint = ACTIVATIONS[self.config.activation](joint).astype(jnp.float32)
@@ -243,7 +243,7 @@ class StateSpace(_Network):
 
     def added(self, mixed: Float[Array, "B H N D"], qkv: dict[str, Array]) -> Array:
         skip = self.number("skip", self.sizes.num_heads)[:, None, None]
-        return mixed + recurrence.rounded(skip * qkv["v"])
+        return mixed + recurrence.fix_rounding(skip * qkv["v"])
 
     def gated(self, mixed: Float[Array, "B N H D"], gate: Float[Array, "B N _"]) -> Array:
         sizes = self.sizes

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.memory import Held, KVCache, TreeKV, kept, until
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
-from jspec.models.blocks import looked_up
+from jspec.models.blocks import look_up
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import LayerNorm
 from jspec.models.rope import Rope, rotate, turns
@@ -114,7 +114,7 @@ class GPTNeoX(LayeredDecoder):
         config, dtypes = self.config, (self.dtype, self.param_dtype)
         tables = (config.vocab_size, config.hidden_size), self.param_dtype, self.dtype
         embed = eight_bits.table(self, "embed", *tables)
-        x = looked_up(embed, tokens).astype(self.dtype)
+        x = look_up(embed, tokens).astype(self.dtype)
         block = NeoXBlock(config, *dtypes, self.attention_impl, self.kv_dtype, parent=None)
         blocks = [block] * config.num_layers
         ran = self.through_layers(blocks, x, (positions, mask), memory, nodes)

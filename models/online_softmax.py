@@ -32,7 +32,7 @@ def softmax_over(scores: Float[Array, "... Q K"], values: Float[Array, "... K D"
     return Softmax(top, *_weigh(jnp.exp(scores - top), values))
 
 
-def joined(
+def join(
     softmax: Softmax, scores: Float[Array, "... Q K"], values: Float[Array, "... K D"]
 ) -> Softmax:
     """Returns the softmax over more scores (Milakov and Gimelshein 2018, arXiv 1805.02867)."""
@@ -50,7 +50,7 @@ def with_sinks(softmax: Softmax, sinks: Float[Array, "... Q 1"]) -> Softmax:
     return Softmax(top, total, before * softmax.mixed)
 
 
-def merged(parts: Softmax) -> Softmax:
+def merge(parts: Softmax) -> Softmax:
     """Returns the softmax over the scores of P parts, which are on the axis before the queries."""
     top = parts.top.max(-3, keepdims=True)
     weights = jnp.exp(parts.top - top)
@@ -81,11 +81,11 @@ def scores_of(
         ends = np.cumsum([part.shape[-1] for part in keys])[:-1].tolist()
         pairs = zip(jnp.split(queries, ends, axis=-1), keys, strict=True)
         first, *rest = (scores_of(*pair, None) for pair in pairs)
-        return capped(sum(rest, first), soft_cap)
+        return cap(sum(rest, first), soft_cap)
     scores = jnp.einsum("...qd,...kd->...qk", queries, keys, preferred_element_type=jnp.float32)
-    return capped(scores, soft_cap)
+    return cap(scores, soft_cap)
 
 
-def capped(scores: Float[Array, "..."], soft_cap: float | None) -> Float[Array, "..."]:
+def cap(scores: Float[Array, "..."], soft_cap: float | None) -> Float[Array, "..."]:
     """Scores bent into -soft_cap .. soft_cap."""
     return scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)

@@ -44,7 +44,7 @@ def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, A
 
 def _is(dtype: DTypeLike, names: Collection[str]) -> bool:
     try:
-        return eight_bits.called(dtype) in names
+        return eight_bits.dtype_name(dtype) in names
     except (TypeError, ValueError, SyntaxError):  # NumPy's, by what the name is
         return False
 
@@ -77,4 +77,4 @@ def find_kv(dtype: DTypeLike | None) -> Any:
             f"kv_dtype {dtype!r} is unknown; use {' or '.join(KV_NAMES)}, or leave it out to keep "
             "keys and values in the dtype of the activations"
         )
-    return getattr(jnp, eight_bits.called(dtype))
+    return getattr(jnp, eight_bits.dtype_name(dtype))

@@ -12,7 +12,7 @@ from jspec.models.llama import Llama
 from jspec.types import PyTree
 
 
-def pruned(target: Llama, params: PyTree, layers: Sequence[int]) -> tuple[Llama, PyTree]:
+def prune(target: Llama, params: PyTree, layers: Sequence[int]) -> tuple[Llama, PyTree]:
     """Returns a draft model that is some of its target's layers, in float32, and its weights.
 
     Embedding, norms and head are the target's. What it drafts is of little use before it is trained
@@ -22,7 +22,7 @@ def pruned(target: Llama, params: PyTree, layers: Sequence[int]) -> tuple[Llama,
     if not isinstance(target, Llama) or eight_bits.low_precision(target.param_dtype):
         raise InputError(
             "keep_layers takes layers of a Llama in floating point, and the target is "
-            f"{type(target).__name__} in {eight_bits.called(target.param_dtype)}; leave it out"
+            f"{type(target).__name__} in {eight_bits.dtype_name(target.param_dtype)}; leave it out"
         )
     config, every = target.config, range(target.num_layers)
     if not layers or list(layers) != sorted({*layers} & {*every}):
@@ -31,7 +31,9 @@ def pruned(target: Llama, params: PyTree, layers: Sequence[int]) -> tuple[Llama,
             f"{every[-1]}; use some of them, in ascending order"
         )
     kinds = tuple(config.layers[layer] for layer in layers) if config.layers else ()
-    weights = stacking.unstacked(columns.relaid(params, target.fused, target.tp_size, 1))["params"]
+    weights = stacking.unstack_layers(columns.relaid(params, target.fused, target.tp_size, 1))[
+        "params"
+    ]
     subset = {name: part for name, part in weights.items() if not name.startswith("layers_")}
     subset |= {f"layers_{place}": weights[f"layers_{layer}"] for place, layer in enumerate(layers)}
     model = Llama(replace(config, num_layers=len(layers), layers=kinds))

@@ -152,10 +152,10 @@ def _sum(
     """Returns the same as one product."""
     keys, values, decays, _ = (_along(x, path) for x in updates)
     live = jnp.arange(path.shape[1]) < counts[:, None]
-    return summed(states, keys, values, decays[..., 0], live)
+    return sum_states(states, keys, values, decays[..., 0], live)
 
 
-def convolved(
+def convolve(
     inputs: Float[Array, "B J N C"],
     kernel: Float[Array, "J C _"],
     window: Float[Array, "B J W C"],
@@ -177,13 +177,13 @@ def _convolve(
     before = window.shape[2]
     depth = seen.sum(-1)
     joined = jnp.concatenate([window.astype(inputs.dtype), inputs], 2)
-    total = rounded(inputs * kernel[:, None, :, -1])
+    total = fix_rounding(inputs * kernel[:, None, :, -1])
     for back in range(1, before + 1):
         above = depth - back
         node = (seen & (depth[:, None] == above[..., None])).argmax(-1)
         place = jnp.where(above > 0, before + node, before - 1 + above)
         value = jnp.take_along_axis(joined, place[:, None, :, None], 2)
-        total = total + rounded(value * kernel[:, None, :, -1 - back])
+        total = total + fix_rounding(value * kernel[:, None, :, -1 - back])
     return total
 
 
@@ -244,7 +244,7 @@ def _of_heads(x: Float[Array, "B J N K"], v: Float[Array, "B H N D"]) -> Float[A
     return jnp.repeat(x, v.shape[1] // x.shape[1], axis=1)
 
 
-def rounded(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
+def fix_rounding(x: Float[Array, "*S"]) -> Float[Array, "*S"]:
     """Returns a product, whose rounding a compiler may not leave out before it is added.
 
     Of a sum of products it would round some, and others not, as each program pleases. A bound that
@@ -272,15 +272,15 @@ def by_chunks(
 
         def step(states, given):
             mixed, values = at_once(given, states, causal)
-            return summed(states, given[1], values, given[3], live), (mixed, values)
+            return sum_states(states, given[1], values, given[3], live), (mixed, values)
 
         _, outputs = jax.lax.scan(step, states, jax.tree.map(cut, given))
 
-        def joined(x):
+        def join(x):
             x = jnp.moveaxis(x, 0, 2)
             return x.reshape(*x.shape[:2], -1, x.shape[-1])[:, :, :count]
 
-        return jax.tree.map(joined, outputs)
+        return jax.tree.map(join, outputs)
 
     if count <= CHUNK:
         return at_once(given, states, seen)
@@ -347,7 +347,7 @@ def _solve(
 
 
 @jax.default_matmul_precision("highest")
-def summed(
+def sum_states(
     states: Float[Array, "B H K D"],
     k: Float[Array, "B H P K"],
     values: Float[Array, "B H P D"],

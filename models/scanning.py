@@ -12,9 +12,9 @@ from jaxtyping import Array, Float, Num
 
 from jspec._xla import backend, native
 from jspec._xla.manual_axes import vary
-from jspec.memory import ROOM, KVCache, TreeKV, closed, init
+from jspec.memory import ROOM, KVCache, TreeKV, close, init
 from jspec.models import attention, blocks, eight_bits, stacking
-from jspec.models.decoder import Decoder, traced_once
+from jspec.models.decoder import Decoder, trace_once
 from jspec.types import PyTree
 
 
@@ -131,7 +131,7 @@ class LayeredDecoder(Decoder):
             inputs: what each layer gets of its own, last; None: nothing.
         """
         at_once = not self.scan_layers and self.attention_impl == attention.XLA
-        memory = closed(memory, at_once * attention.GPU_SCORES // self.config.num_heads)
+        memory = close(memory, at_once * attention.GPU_SCORES // self.config.num_heads)
         tapped, outputs = dict[int, Array](), list[tuple[Any, ...]]()
         for group in self.groups:
             pasts = [
@@ -148,7 +148,7 @@ class LayeredDecoder(Decoder):
                 )
                 x, added = new[0], (new[1:],)
             else:
-                x, added, entered = self._scanned(blocks, group, x, arguments, pasts, taps, inputs)
+                x, added, entered = self._scan(blocks, group, x, arguments, pasts, taps, inputs)
                 tapped |= entered
             outputs += added
         tentative = self.tentative(outputs, memory)
@@ -182,7 +182,7 @@ class LayeredDecoder(Decoder):
         in_slots = memory is not None and memory.behind is not None
         return TreeKV(tuple(k for k, _ in pairs), tuple(v for _, v in pairs), in_slots)
 
-    def _scanned(
+    def _scan(
         self,
         blocks: Sequence[nn.Module],
         group: stacking.Group,
@@ -200,12 +200,12 @@ class LayeredDecoder(Decoder):
             return () if inputs is None else (inputs[layer],)
 
         weights = [
-            self._stacked(block, layers, x, *arguments, past, *own_of(layers.start))
+            self._stack(block, layers, x, *arguments, past, *own_of(layers.start))
             for block, layers, past in zip(period, group, pasts, strict=True)
         ]
         inside = [tap for tap in taps if any(tap in layers for layers in group)]
 
-        full, parts = zip(*(self._taken_whole(x, stacks) for stacks in weights), strict=True)
+        full, parts = zip(*(self._split_whole(x, stacks) for stacks in weights), strict=True)
 
         def run(carry, step):
             x, entered = carry
@@ -218,7 +218,7 @@ class LayeredDecoder(Decoder):
                 entered = {tap: jnp.where(tap == layer, x, old) for tap, old in entered.items()}
                 reads = self.keys_of(layers.start) is not None  # the same layer's, in every step
                 layer_past = past if reads else past.of_layer(number, count)
-                x, *new = traced_once(block, params, x, *arguments, layer_past, *own_of(layer))
+                x, *new = trace_once(block, params, x, *arguments, layer_past, *own_of(layer))
                 added.append(tuple(new))
             return (x, entered), added
 
@@ -227,7 +227,7 @@ class LayeredDecoder(Decoder):
         (x, entered), added = jax.lax.scan(run, begin, (numbers, parts))
         return x, jax.tree.map(_beside, added), entered
 
-    def _taken_whole(self, x: Float[Array, "B N E"], stacks: PyTree) -> tuple[PyTree, PyTree]:
+    def _split_whole(self, x: Float[Array, "B N E"], stacks: PyTree) -> tuple[PyTree, PyTree]:
         """Returns the weights of which the products take one layer themselves, and the other ones.
 
         XLA for a CPU would copy a layer's weights out of their stack before it multiplies.
@@ -237,22 +237,22 @@ class LayeredDecoder(Decoder):
         for path, stack in flat.items():
             *module, name = path
             weights = (*module, name.removesuffix(eight_bits.SUFFIX))
-            if eight_bits.rounded(weights) and self._layer_taken(x, flat[weights]):
+            if eight_bits.is_quantised(weights) and self._takes_layer(x, flat[weights]):
                 full[path] = stack
         return full, {path: stack for path, stack in flat.items() if path not in full}
 
-    def _layer_taken(self, x: Float[Array, "B N E"], weights: Num[Array, "L ..."]) -> bool:
+    def _takes_layer(self, x: Float[Array, "B N E"], weights: Num[Array, "L ..."]) -> bool:
         """Returns whether kernels take products by these layers."""
         if weights.dtype == jnp.uint8:
             if eight_bits.rounds_states(self.param_dtype):
                 return native.takes_rounded_product(x, weights)
-            kind = blocks.FORMATS[eight_bits.called(self.param_dtype)]
+            kind = blocks.FORMATS[eight_bits.dtype_name(self.param_dtype)]
             return native.takes_block_product(x, weights, blocks.SIZES[kind])
         if not native.takes_product(x, weights):  # float8, which JAX promotes to nothing, is not
             return False
         return jnp.promote_types(weights.dtype, self.dtype) == jnp.dtype(self.dtype)
 
-    def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:
+    def _stack(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:
         """Returns the weights of layers that are scanned, made at random where there are none."""
 
         def make(key: Array) -> PyTree:

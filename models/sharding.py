@@ -308,7 +308,7 @@ def _check(who: str, size: int, what: str, axis: str | None, mesh: Mesh) -> None
     )
 
 
-def unnumbered(name: str) -> str:
+def strip_numbers(name: str) -> str:
     """Returns a name without the numbers of layers.
 
     Example:
@@ -322,7 +322,9 @@ def _axes(path: tuple[str, ...], table: dict[str, Axes]) -> Axes:
     """Returns the logical axes of a parameter, by its path's last keys."""
     *_, above, last = ("", *path)
     name = last.removesuffix(eight_bits.SUFFIX)
-    axes = table.get(f"{unnumbered(above)}/{unnumbered(name)}", table.get(unnumbered(name), ()))
+    axes = table.get(
+        f"{strip_numbers(above)}/{strip_numbers(name)}", table.get(strip_numbers(name), ())
+    )
     # The factors of weights in 8 bits have no axis of inputs.
     return axes[:-1] if name != last else axes
 

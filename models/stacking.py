@@ -85,14 +85,14 @@ def layers_of(name: str) -> range | None:
     return range(*map(int, parts))
 
 
-def stacked(params: PyTree, groups: Sequence[Group]) -> PyTree:
+def stack_layers(params: PyTree, groups: Sequence[Group]) -> PyTree:
     """Returns weights of single layers as those of groups, stacked one group at a time.
 
     Args:
         params: {"params": ...} as Flax applies them, with "layers_0", "layers_1" and so on.
         groups: of `apart` or `alike`.
     """
-    weights = dict(unstacked(params)["params"])
+    weights = dict(unstack_layers(params)["params"])
     for layers in (layers for group in groups for layers in group):
         if len(layers) > 1:
             parts = [weights.pop(name(range(layer, layer + 1))) for layer in layers]
@@ -100,7 +100,7 @@ def stacked(params: PyTree, groups: Sequence[Group]) -> PyTree:
     return {**params, "params": weights}
 
 
-def unstacked(params: PyTree) -> PyTree:
+def unstack_layers(params: PyTree) -> PyTree:
     """Returns weights with each layer's own, however they are stacked.
 
     Example:
@@ -120,7 +120,7 @@ def unstacked(params: PyTree) -> PyTree:
     return {**params, "params": weights}
 
 
-def collected(
+def collect(
     leaves: Iterable[tuple[Path, jax.Array | np.ndarray]],
     groups: Sequence[Group],
     place: Callable[[Path, tuple[int, ...]], Any],

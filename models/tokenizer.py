@@ -28,7 +28,7 @@ def read(folder: Path) -> Any:
 
         try:
             text = file.read_text("utf-8")
-            _check_numbers(plain_json.parsed(text))
+            _check_numbers(plain_json.parse(text))
             tokenizer = Tokenizer.from_str(text)
             _add_tokens(tokenizer, folder)
             _mend(tokenizer, config_json.read(folder / "config.json", required=False))

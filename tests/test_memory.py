@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jspec import memory
-from jspec._xla.backend import planned
+from jspec._xla.backend import plan_for
 from jspec.memory import TreeKV
 
 
@@ -53,9 +53,9 @@ def test_slots_have_the_bits_of_bfloat16(number):
     node = jnp.full((1, 1, 1, 2), number, jnp.bfloat16)
     cache = memory.init(1, 2, 1, 1, 2, memory.slots_dtype(jnp.bfloat16))
     cache = memory.commit(cache, TreeKV((node,), (node,)), jnp.array([[0]]), jnp.array([1]))
-    slot = memory.widened(cache.keys[0], jnp.bfloat16)[0, 0, 0]
+    slot = memory.dequantise(cache.keys[0], jnp.bfloat16)[0, 0, 0]
     bits = [np.asarray(x).view(np.uint16).tolist() for x in (slot, node[0, 0, 0])]
     assert bits[0] == bits[1]
-    with planned("gpu"):
+    with plan_for("gpu"):
         assert memory.slots_dtype(jnp.bfloat16) == jnp.bfloat16
     assert memory.slots_dtype(jnp.float32) == jnp.float32

@@ -69,7 +69,7 @@ def main(
                 continue
             console.print(f"{name}, seed {seed}", highlight=False)
             job = train_heads.job("lyanna", None, {**fixed, **VARIANTS[name], "seed": seed})
-            texts = train_texts.named([str(file) for file in text], None, Path())
+            texts = train_texts.find_texts([str(file) for file in text], None, Path())
             ready = train_heads.prepare("lyanna", job, model or BUNDLED, texts)
             folder = work / f"{steps}-{name.replace('/', '')}-{seed}".replace(" ", "-")
             ready.train(folder, True, work / "states")

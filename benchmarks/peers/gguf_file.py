@@ -15,7 +15,7 @@ from jspec.models import blocks, eight_bits
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.rope import frequencies
-from jspec.models.stacking import unstacked
+from jspec.models.stacking import unstack_layers
 from jspec.types import PyTree
 
 
@@ -34,7 +34,7 @@ def write(model: Any, params: PyTree, path: Path) -> None:
         raise InputError(
             f"the GGUF file of a {type(model).__name__} is not implemented; leave llama.cpp out"
         )
-    if blocks.FORMATS.get(eight_bits.called(model.param_dtype)) in blocks.FROM_FILES:
+    if blocks.FORMATS.get(eight_bits.dtype_name(model.param_dtype)) in blocks.FROM_FILES:
         raise InputError("a model in K-quants comes from a GGUF file; give llama.cpp that one")
     config = model.config
     if config.layers or config.post_norm or not config.pre_norm:
@@ -46,7 +46,7 @@ def write(model: Any, params: PyTree, path: Path) -> None:
     names = gguf.get_tensor_name_map(kind, config.num_layers)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
     _shape(writer, config)
-    own = unstacked(params)["params"]
+    own = unstack_layers(params)["params"]
     for weight in llama.weights(config):
         stored = eight_bits.in_blocks(weight.path, weight.shape, model.param_dtype)
         raw = gguf.GGMLQuantizationType[stored.upper()] if stored else None

@@ -12,7 +12,7 @@ from jspec.cli.bench.chat import Bare, Wording
 from jspec.cli.bench.questions import Question
 from jspec.methods import LLM
 from jspec.models import Loaded
-from jspec.training.distill import unlooped
+from jspec.training.distill import count_unlooped
 
 
 class Bench:
@@ -83,5 +83,5 @@ class Bench:
         if (known := tuple(ids)) not in self._limits:
             plain = self.plain(pad([ids]), np.array([self.new_tokens]))
             text = [*ids, *plain.tokens[0, : int(plain.lengths[0])].tolist()]
-            self._limits[known] = max(unlooped(np.array(text, np.int32)) - len(ids), 1)
+            self._limits[known] = max(count_unlooped(np.array(text, np.int32)) - len(ids), 1)
         return self._limits[known]

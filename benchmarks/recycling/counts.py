@@ -36,7 +36,7 @@ from benchmarks.texts import Prompts, pad
 from benchmarks.whole_rounds import DEEPEST, Decoding
 from jspec._validate.errors import InputError
 from jspec.cli.bench.questions import Question
-from jspec.training.distill import unlooped
+from jspec.training.distill import count_unlooped
 from jspec.training.distributions import observe
 
 LENGTHS = (128, 512, 1024)
@@ -210,7 +210,7 @@ class Trial:
             prompts = padded(ids)
             result = self.bench.plain(prompts, np.array([self.bench.new_tokens + DEEPEST]))
             written = result.tokens[0, : int(result.lengths[0])].tolist()
-            limit = unlooped(np.array([*ids, *written[: self.bench.new_tokens]], np.int32))
+            limit = count_unlooped(np.array([*ids, *written[: self.bench.new_tokens]], np.int32))
             yield prompts, max(limit - len(ids), 1), np.array([*ids, *written], np.int32)
             said.append(self.bench.target.tokenizer.decode(written[: self.bench.new_tokens]))
 

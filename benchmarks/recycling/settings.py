@@ -110,7 +110,7 @@ TREES: dict[str, Callable[[Any], dict[str, tuple[str, dict[str, Any]]]]] = {
 
 RATES = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
 """Acceptance by rank, from which the trees of Fig. 3 are grown: the paper does not print its
-own. Between the rates of two small models, see `token_recycling.fitted`.
+own. Between the rates of two small models, see `token_recycling.fit_tree`.
 """
 BREADTHS, DEPTHS = (30, 40, 50, 60, 70, 80, 90), (4, 5, 6, 7, 8)
 """Nodes of Fig. 3 (a), all with 6 levels, and levels of Fig. 3 (b), all with 80 nodes."""

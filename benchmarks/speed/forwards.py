@@ -48,9 +48,9 @@ def main(
 ) -> None:
     """Measures milliseconds per forward pass: the least, and the median ratio to one token's."""
     headline(
-        f"milliseconds per forward pass, {name}, {live} of {capacity} slots, {native.described()}"
+        f"milliseconds per forward pass, {name}, {live} of {capacity} slots, {native.describe()}"
     )
-    contexts = {"kernels": nullcontext, "XLA": native.disabled, "order": native.disabled}
+    contexts = {"kernels": nullcontext, "XLA": native.disable, "order": native.disable}
     counts = [int(count) for count in tokens.split(",")]
     table = Table("weights", "read once", "by", *map(str, counts))
     for kind in weights.split(","):

@@ -16,7 +16,7 @@ _LONGEST = 80
 """The number of characters of a value that a message shows."""
 
 
-def shown(value: Any) -> str:
+def shorten(value: Any) -> str:
     """Returns the value as Python writes it, cut where it is long."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
@@ -39,7 +39,7 @@ def read(name: str, value: Any, kind: Kind, why: str = "") -> Any:
     """Returns the checked value of an option."""
     result = kind.read(value)
     if result is None:
-        raise InputError(f"{name} is {shown(value)}; pass {kind.what}{why and ', '}{why}")
+        raise InputError(f"{name} is {shorten(value)}; pass {kind.what}{why and ', '}{why}")
     return result
 
 

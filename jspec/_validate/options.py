@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin
 
-from jspec._validate.arguments import Kind, read, shown
+from jspec._validate.arguments import Kind, read, shorten
 from jspec._validate.errors import InputError
 
 
@@ -77,7 +77,7 @@ def unknown(what: str, name: str, choices: Iterable[str]) -> InputError:
     names: Sequence[str] = list(choices)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     guess = f"did you mean {near[0]}? " if near else ""
-    return InputError(f"{what} {shown(name)} is unknown; {guess}known: {', '.join(names)}")
+    return InputError(f"{what} {shorten(name)} is unknown; {guess}known: {', '.join(names)}")
 
 
 def _describe(text: str) -> dict[str, str]:

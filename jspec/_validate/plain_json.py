@@ -19,7 +19,7 @@ def with_text_alone(value: Any) -> Any:
     return value
 
 
-def parsed(text: str | bytes) -> Any:
+def parse(text: str | bytes) -> Any:
     """Returns what `json.loads` makes of a text, which raises RecursionError for one of 100,000
     brackets, with U+FFFD for halves of UTF-16 pairs.
     """

@@ -70,7 +70,7 @@ def of_ragged(prompt: Any, prompt_lengths: Any) -> tuple[Any, Any]:
     return library.stack([row.astype(np.int32) for row in wide]), sizes
 
 
-def known_values(array: Any) -> np.ndarray | None:
+def concrete_values(array: Any) -> np.ndarray | None:
     """Returns the values, or None while they are traced or lie on other hosts."""
     if isinstance(array, Tracer):
         return None
@@ -81,20 +81,20 @@ def known_values(array: Any) -> np.ndarray | None:
 
 def on_host(array: Any) -> Any:
     """Returns the array of NumPy where its values are known, so that its size compiles nothing."""
-    values = known_values(array)
+    values = concrete_values(array)
     return array if values is None else values
 
 
 def can_move(array: Any) -> bool:
     """Returns whether this is an array of JAX whose whole rows can come here and go back."""
-    if not isinstance(array, jax.Array) or known_values(array) is None:
+    if not isinstance(array, jax.Array) or concrete_values(array) is None:
         return False
     return array.sharding.shard_shape(array.shape)[1:] == array.shape[1:]
 
 
-def placed(arrays: Any, like: Any) -> Any:
+def put_like(arrays: Any, like: Any) -> Any:
     """Returns arrays of NumPy on the devices of an array of JAX, sent as `transfer_guard` asks."""
-    if not isinstance(like, jax.Array) or known_values(like) is None:
+    if not isinstance(like, jax.Array) or concrete_values(like) is None:
         return arrays
     place: Any = like.sharding if like.committed else None
     if isinstance(place, NamedSharding):
@@ -112,15 +112,15 @@ def of_rows(params: Any, prompt: Any) -> Any:
     def is_per_row(part: Any) -> bool:
         return getattr(part, "per_row", False)
 
-    def moved(part: Any) -> Any:
+    def move(part: Any) -> Any:
         if not is_per_row(part):
             return part
         host = jax.tree.map(
             lambda leaf: on_host(leaf) if isinstance(leaf, jax.Array) else leaf, part
         )
-        return placed(host, prompt)
+        return put_like(host, prompt)
 
-    return jax.tree.map(moved, params, is_leaf=is_per_row)
+    return jax.tree.map(move, params, is_leaf=is_per_row)
 
 
 def per_row(value: ArrayLike, batch: int, name: str) -> Any:
@@ -154,7 +154,7 @@ def reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why:
 
 def within(name: str, array: Any, low: float, high: float, why: str) -> None:
     """Raises InputError if a known value of an array [B, ..] lies outside the bounds."""
-    values = known_values(array)
+    values = concrete_values(array)
     if values is None:
         return
     wrong = ~((values >= low) & (values <= high))  # NaN is wrong too
@@ -173,7 +173,7 @@ def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
             f"{name} has shape {array.shape}; pass one token, a list of tokens, or [B, X] with "
             f"{batch} rows"
         )
-    values = known_values(array)
+    values = concrete_values(array)
     if values is not None and values.size and not -1 <= values.min() <= values.max() < vocab_size:
         raise InputError(
             f"{name} holds {values.tolist()}, outside the vocabulary of {vocab_size}; -1 fills up"

@@ -17,7 +17,7 @@ def platform() -> str:
 
 
 @contextmanager
-def planned(name: str) -> Iterator[None]:
+def plan_for(name: str) -> Iterator[None]:
     """Yields a context in which sizes are chosen for a platform that need not be here."""
     token = _PLANNED.set(name)
     try:

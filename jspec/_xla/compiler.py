@@ -91,11 +91,11 @@ def _shifts() -> bool:
     import jax
     import jax.numpy as jnp
 
-    def shifted(x):
+    def shift(x):
         x = 2 * x
         return x.at[1:].set(x[:-1])[None]
 
-    return jax.jit(shifted)(jnp.arange(1, 129)).tolist() == [[2, *range(2, 256, 2)]]
+    return jax.jit(shift)(jnp.arange(1, 129)).tolist() == [[2, *range(2, 256, 2)]]
 
 
 _OPTION = f"set XLA_FLAGS={SAFE} before JAX starts"

@@ -135,7 +135,7 @@ def kernels() -> str:
     """Returns which kernels jspec has on a CPU of this machine, in a few words."""
     from jspec._xla import native
 
-    return native.described()
+    return native.describe()
 
 
 def figures(device: Any) -> Device:

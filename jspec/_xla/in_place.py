@@ -58,7 +58,7 @@ def _varying(branch: Callable[[PyTree, PyTree], PyTree], state: PyTree, operands
     return vary(branch(state, operands), state, operands)
 
 
-def owned(state: PyTree) -> PyTree:
+def unshare(state: PyTree) -> PyTree:
     """Returns the same with an array of its own for every leaf: none may be donated twice."""
     seen: set[int] = set()
 

@@ -18,7 +18,7 @@ ROWS, WEIGHTS = "data", "model"
 """The axes of a mesh that rows of a batch and weights are split over."""
 
 
-def looked_up(table: Num[Array, "V E"], tokens: Int[Array, "*S"]) -> Num[Array, "*S E"]:
+def look_up(table: Num[Array, "V E"], tokens: Int[Array, "*S"]) -> Num[Array, "*S E"]:
     """Returns rows of a table that may be split by tokens over devices.
 
     The row of one token alone XLA takes for a slice, for which it gathers the whole table.

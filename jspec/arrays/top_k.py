@@ -109,14 +109,14 @@ def _some_nodes(
     def search(start: Int[Array, ""]) -> tuple[Float[Array, "*S n k"], Int[Array, "*S n k"]]:
         return _by_groups(jax.lax.dynamic_slice_in_dim(x, start, size, axis=-2), k)
 
-    def joined(parts: Shaped[Array, "P *S n k"]) -> Shaped[Array, "*S N k"]:
+    def join(parts: Shaped[Array, "P *S n k"]) -> Shaped[Array, "*S N k"]:
         parts = jnp.moveaxis(parts, 0, -3)
         before = parts[..., :-1, :, :].reshape(*x.shape[:-2], -1, k)
         return jnp.concatenate([before, parts[..., -1, again:, :]], axis=-2)
 
     starts = jnp.minimum(jnp.arange(pieces, dtype=jnp.int32) * size, count - size)
     values, places = jax.lax.map(search, starts)
-    return joined(values), joined(places)
+    return join(values), join(places)
 
 
 def _by_groups(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:

@@ -58,7 +58,7 @@ class Conversation:
         self._text: str | None = None
         """The same as the template writes it, without an end of turn; None if that is not known."""
         self.reset(system)
-        messages = conversations.prompted("Hi", system)
+        messages = conversations.from_prompt("Hi", system)
         self._greeting = conversations.render(session.target, messages)
 
     def prepare(self) -> None:
@@ -127,7 +127,7 @@ class Conversation:
 
     def _prompt(self, messages: list["Message"]) -> tuple[str, list[int], list[int]]:
         """Returns the conversation as text, its known tokens, and the tokens to read."""
-        text = conversations.written(self._session.target, messages)
+        text = conversations.write(self._session.target, messages)
         prefix = self._tokens
         new = self._beyond(text)
         if new is None:

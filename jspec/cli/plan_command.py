@@ -103,7 +103,7 @@ def plan(
     name, picked = model or BUNDLED, choice.method
     device = devices.here() if machine is None else machine.device
     chips = mesh_here(**axes) if machine is None else machine.mesh(**axes)
-    with nullcontext() if machine is None else machine.planned():
+    with nullcontext() if machine is None else machine.plan():
         laid_out: Any = {"scan_layers": scan_layers, "kv_dtype": kv_dtype}
         # A head is known by the weights of its target.
         read = models.load if picked.needs_training else models.shapes

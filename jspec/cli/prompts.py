@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jspec._validate import plain_json
-from jspec._validate.arguments import shown
+from jspec._validate.arguments import shorten
 from jspec._validate.errors import InputError
-from jspec.sessions.conversations import Message, prompted
+from jspec.sessions.conversations import Message, from_prompt
 
 EXAMPLE = "Once upon a time"
 """The prompt that `jspec generate` continues if nothing else is given."""
@@ -112,7 +112,7 @@ def _encode(
     else:
         ids = tokenizer.encode(content).ids if isinstance(content, str) else list(content)
     if not ids:
-        raise InputError(f"{prompt.source} gives no token ({shown(content)}); write some text")
+        raise InputError(f"{prompt.source} gives no token ({shorten(content)}); write some text")
     for token in ids:
         if not 0 <= token < vocab_size:
             raise InputError(
@@ -133,7 +133,7 @@ def _ask(prompt: Prompt, system: str | None) -> Prompt:
     if isinstance(content, str):
         # What `echo` adds is not part of a question.
         question = content.removesuffix("\n").removesuffix("\r")
-        return replace(prompt, content=prompted(question, system))
+        return replace(prompt, content=from_prompt(question, system))
     if isinstance(content, tuple):
         raise InputError(
             f"{prompt.source} is a list of token ids, which no chat template takes; give a text or "
@@ -151,7 +151,7 @@ def _ask(prompt: Prompt, system: str | None) -> Prompt:
 def _line(line: str, source: str) -> Prompt:
     if line.lstrip().startswith(("[", "{", '"')):
         try:
-            parsed = plain_json.parsed(line)
+            parsed = plain_json.parse(line)
         except ValueError:
             return _prompt(line, source)  # text may begin with a bracket or a quotation mark
         return _parse(parsed, line, source)
@@ -163,7 +163,7 @@ def _parse(parsed: Any, line: str, source: str) -> Prompt:
         values = [parsed[name] for name in ("prompt", "messages") if name in parsed]
         if len(values) != 1 or isinstance(values[0], dict):
             raise InputError(
-                f'{source} is a JSON object without a "prompt" or "messages" ({shown(line)}); '
+                f'{source} is a JSON object without a "prompt" or "messages" ({shorten(line)}); '
                 "give one of them"
             )
         parsed = values[0]
@@ -171,7 +171,7 @@ def _parse(parsed: Any, line: str, source: str) -> Prompt:
         return _prompt(parsed, source)
     if not isinstance(parsed, list):
         raise InputError(
-            f"{source} has a {type(parsed).__name__} for a prompt ({shown(line)}); give a text, "
+            f"{source} has a {type(parsed).__name__} for a prompt ({shorten(line)}); give a text, "
             "token ids or messages"
         )
     if not parsed:
@@ -180,7 +180,7 @@ def _parse(parsed: Any, line: str, source: str) -> Prompt:
         return Prompt(parsed, source)
     if not all(isinstance(token, int) and not isinstance(token, bool) for token in parsed):
         raise InputError(
-            f"{source} is a JSON list but neither of token ids nor of messages ({shown(line)}); "
+            f"{source} is a JSON list but neither of token ids nor of messages ({shorten(line)}); "
             "list integers or messages, or begin a text otherwise"
         )
     return Prompt(tuple(parsed), source)

@@ -185,7 +185,7 @@ def serve(
     session = sessions.start(
         model,
         draft,
-        launch.narrowed(choice, rows),
+        launch.narrow(choice, rows),
         dtype,
         kv_dtype,
         adapters=adapters,

@@ -53,7 +53,7 @@ def trace(
     session = sessions.start(model, draft, choice, dtype, kv_dtype)
     target = session.target
     ids = prompts.encode(inputs, target.tokenizer, target.model.vocab_size, target.model.context)
-    print(write.run(session, ids, settings, described(model, choice, settings), out))
+    print(write.run(session, ids, settings, describe_run(model, choice, settings), out))
 
 
 def check_out(out: Path) -> None:
@@ -67,7 +67,7 @@ def check_out(out: Path) -> None:
         raise InputError(f"--out {out} cannot be written; name a file that you may write")
 
 
-def described(model: str | None, choice: Choice, settings: RunSettings) -> dict[str, str]:
+def describe_run(model: str | None, choice: Choice, settings: RunSettings) -> dict[str, str]:
     """Returns the words of the page's head: what ran, and how its tokens were chosen."""
     options: Sequence[str] = [f"{name} {value}" for name, value in choice.options.items()]
     method = choice.method.name + (f" ({', '.join(options)})" if options else "")

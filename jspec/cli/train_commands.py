@@ -70,7 +70,9 @@ def draft(
 
     paths = {"recipe": recipe, "data": data, "states": states}
     names = {"target": target and train_resume.absolute(target)}
-    train_draft.run(train_resume.asked(out, resume, text, paths, names, changes), out, resume)
+    train_draft.run(
+        train_resume.resume_arguments(out, resume, text, paths, names, changes), out, resume
+    )
 
 
 @train_app.command("head", epilog=_MORE)
@@ -131,7 +133,7 @@ def head(
         "model": model and train_resume.absolute(model),
         "begin_with": begin_with and train_resume.absolute(begin_with),
     }
-    request = train_resume.asked(out, resume, text, paths, arguments, changes)
+    request = train_resume.resume_arguments(out, resume, text, paths, arguments, changes)
     kind_name = request["kind"]
     if kind_name not in train_settings.HEADS:
         kinds = ", ".join(train_settings.HEADS)
@@ -193,7 +195,7 @@ def data(
 
     if text and recipe:
         raise InputError(f"{text[0]} was given with a recipe, which names its own texts")
-    texts = train_texts.named(text or [], recipe, folder or Path())
+    texts = train_texts.find_texts(text or [], recipe, folder or Path())
     kinds = train_data.temperatures(temperature)
     prompts = train_data.ASKED if chat else train_data.CONTINUED
     max_prompt = (256 if chat else 64) if longest is None else longest

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from jspec import models
 from jspec._validate.errors import InputError
-from jspec.cli.train_progress import shown
+from jspec.cli.train_progress import show
 from jspec.methods import BUNDLED
 from jspec.models.detokenise import Detokeniser
 from jspec.models.fingerprint import fingerprint
@@ -93,7 +93,7 @@ def run(
     rows = distill.starts(documents, weights, encode, recipe, lines.rows, count, prompts.choose)
     ends, detokenise = prompts.ends(target), partial(Detokeniser, target.tokenizer)
     before, begin = lines.tokens, time.perf_counter()
-    with shown(console, "decoding", count, lines.rows) as progress:
+    with show(console, "decoding", count, lines.rows) as progress:
         while batch := list(islice(rows, size)):
             outputs = interruptible(
                 lambda batch=batch: distill.write(

@@ -34,7 +34,7 @@ frequent ones, and how many of the others are drawn for each."""
 def run(request: Mapping[str, Any], out: Path, resume: bool) -> None:
     """Trains, scores the held-out text, and saves the model in `out/model`."""
     recipe = path(request, "recipe")
-    texts = train_texts.named(request["text"] or [], recipe, path(request, "data") or Path())
+    texts = train_texts.find_texts(request["text"] or [], recipe, path(request, "data") or Path())
     settings = {} if recipe is None else jobs.read_draft(recipe)
     default = head_recipes.default(train_settings.DRAFT)
     job = jobs.override(default, {**settings, **request["changes"]})
@@ -47,11 +47,13 @@ def run(request: Mapping[str, Any], out: Path, resume: bool) -> None:
             )
     target = models.load(request["target"])
     indices = [parsers.integer(layer) for layer in layers.split(",")]
-    model, params = pruning.pruned(cast(Llama, target.model), target.params, indices)
+    model, params = pruning.prune(cast(Llama, target.model), target.params, indices)
     export.config(model.config, None, "float32")  # raises before a run that could not be saved
     text = train_texts.read(texts, target, job.sequence, job.heldout)
     full = select(text, job)
-    text = replace(text, heldout={name: scored(part, job) for name, part in text.heldout.items()})
+    text = replace(
+        text, heldout={name: take_heldout(part, job) for name, part in text.heldout.items()}
+    )
     size, weights = job.loss["num_target_tokens"], fingerprint(target.params)
     exact = NextDistribution(cast(CausalLM, model), target.model, size)
     frequent = np.argsort(-full.counts(model.vocab_size), kind="stable")[:HOT]
@@ -95,7 +97,7 @@ def select(text: TrainingText, job: jobs.TrainingJob) -> Sequences:
     return Sequences(full.tokens[rows], full.live[rows])
 
 
-def scored(part: Sequences, job: jobs.TrainingJob) -> Sequences:
+def take_heldout(part: Sequences, job: jobs.TrainingJob) -> Sequences:
     """Returns a class's held-out sequences to score, in proportion to those read."""
     read = job.loss["sequences"]
     count = math.ceil(read * job.heldout) if read else len(part)

@@ -36,7 +36,7 @@ def run(request: Mapping[str, Any], out: Path, resume: bool) -> None:
     recipe, kind = path(request, "recipe"), request["kind"]
     head_job = job(kind, recipe, request["changes"])
     data = path(request, "data") or Path()
-    texts = train_texts.named(request["text"] or [], recipe, data)
+    texts = train_texts.find_texts(request["text"] or [], recipe, data)
     ready = prepare(kind, head_job, request["model"], texts, request["begin_with"])
     dtype = request["states_dtype"] or "bfloat16"
     ready.train(out, resume, path(request, "states"), dtype, request)
@@ -108,12 +108,12 @@ def prepare(
     target = models.load(model or BUNDLED)
     text = train_texts.read(texts, target, job.sequence, job.heldout)
     full = sequences.join(list(text.train.values()))
-    job = job.stepped(len(full))
+    job = job.with_steps(len(full))
     head, more = KINDS[kind].build(target, **job.shape), {}
     if begin_with is None:
         variables = start(kind, head, target, full, job.seed)
     else:
-        variables = trained_before(begin_with, head, target, kind)
+        variables = read_trained(begin_with, head, target, kind)
         more = {"began_with": fingerprint(variables["params"])[:16]}
     borrowed = {name: value for name, value in variables.items() if name != "params"}
     ours = fingerprint(target.params)
@@ -137,7 +137,7 @@ def prepare(
     return HeadRun(kind, target, ours, head, variables, training)
 
 
-def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
+def read_trained(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
     """Returns the variables of a trained head, borrowed ones included."""
     source, variables = heads.read_variables(name, target, kind)
     for field in fields(head.config):

@@ -34,7 +34,7 @@ def run(request: Mapping[str, Any], out: Path, resume: bool) -> None:
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"--out {out} cannot be written; name a file in a folder that exists")
     data = path(request, "data") or Path()
-    texts = train_texts.named(request["text"] or [], path(request, "recipe"), data)
+    texts = train_texts.find_texts(request["text"] or [], path(request, "recipe"), data)
     corpus.check_apart(out, (source.path for source in texts.sources))
     job = train_heads.job("ngrams", path(request, "recipe"), request["changes"])
     candidates = job.shape["candidates"]

@@ -56,7 +56,7 @@ class Bar:
 
 
 @contextmanager
-def shown(console: Console, what: str, total: int, done: int = 0) -> Iterator[Bar | ProgressLines]:
+def show(console: Console, what: str, total: int, done: int = 0) -> Iterator[Bar | ProgressLines]:
     """Yields a bar where someone can watch it, else lines."""
     if not console.is_terminal:
         yield ProgressLines(console, what, total, done)

@@ -12,7 +12,7 @@ from jspec._validate.whole_files import write_whole
 COMMAND = "command.json"
 
 
-def asked(
+def resume_arguments(
     out: Path,
     resume: bool,
     text: Sequence[str] | None,
@@ -29,7 +29,7 @@ def asked(
     if not resume or not file.is_file():
         return {**arguments, "changes": dict(changes)}
     try:
-        original = plain_json.parsed(file.read_text(encoding="utf-8"))
+        original = plain_json.parse(file.read_text(encoding="utf-8"))
         changes = {**original.pop("changes", {}), **changes}
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InputError(

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jspec._validate.whole_files import write_whole
-from jspec.cli.train_progress import shown
+from jspec.cli.train_progress import show
 from jspec.cli.train_resume import remember
 from jspec.cli.train_texts import TrainingText
 from jspec.training import checkpoints as folders
@@ -112,14 +112,14 @@ class TrainingRun:
                 with (out / HELDOUT_CURVE).open("a", encoding="utf-8") as file:
                     file.write(line + "\n")
 
-        with shown(console, "training", job.recipe.steps) as progress:
+        with show(console, "training", job.recipe.steps) as progress:
             params = loop.train(
                 self.objective,
                 job.recipe,
                 copy(self.params),
                 lambda step: self.batch(self.whole, order[step], states, step),
                 checkpoints,
-                lambda report: progress.update(report.step, told(report)),
+                lambda report: progress.update(report.step, describe(report)),
                 frozen,
                 copy,
                 examine,
@@ -142,13 +142,13 @@ def forget_scores(path: Path, done: int) -> None:
 def keep(states: States, model: Any, params: PyTree, batch_size: int, console: Console) -> States:
     """Returns what a target makes of a text, from the disk or put there."""
     total = states.total
-    with shown(console, "storing states", total, len(states)) as progress:
+    with show(console, "storing states", total, len(states)) as progress:
         for done in states.fill(model, params, batch_size):
             progress.update(done, "")
     return states
 
 
-def told(report: loop.UpdateMetrics) -> str:
+def describe(report: loop.UpdateMetrics) -> str:
     """Returns loss, and how good each draft step is."""
     return f"loss {report.loss:.3f}" + "".join(
         f", {name} {_shares(report.metrics[name], 2)}" for name in SHOWN if name in report.metrics

@@ -27,7 +27,7 @@ def source(argument: str) -> corpus.CorpusSource:
     return corpus.CorpusSource(Path(argument).stem, Path(argument))
 
 
-def named(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Texts:
+def find_texts(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Texts:
     """Returns the texts of a command's options, with weights; else those of its recipe."""
     if text:
         return jobs.Texts(tuple(map(source, text)))

@@ -14,7 +14,7 @@ from rich.console import Console
 from jspec._validate.cache_folders import folder
 from jspec._validate.errors import InputError
 from jspec.cli.chat import Conversation
-from jspec.cli.train_progress import shown
+from jspec.cli.train_progress import show
 from jspec.drafters.contrib import ngrams
 from jspec.methods import ngram_tables
 from jspec.models.fingerprint import fingerprint
@@ -68,7 +68,7 @@ def tabulate(target: "Loaded", weights: str, file: Path) -> bool:
     parts = ngrams.tabulate(
         target.model, target.params, prefixes(target), min(_CANDIDATES, size), lines
     )
-    with shown(Console(stderr=True), "tokens", size, count) as progress:
+    with show(Console(stderr=True), "tokens", size, count) as progress:
         for lines in parts:
             count = len(lines.singles)
             if count == size or time.monotonic() - last_save > _PAUSE:
@@ -84,7 +84,7 @@ def prefixes(target: "Loaded") -> list[list[int]]:
     """Returns what tokens come after: a question and what opens its answer, and a first token."""
     if target.chat is not None:
         with suppress(InputError):
-            prompt = conversations.render(target, conversations.prompted(_QUESTION))
+            prompt = conversations.render(target, conversations.from_prompt(_QUESTION))
             return [prompt, prompt[:1]]
     return [target.tokenizer.encode("").ids]
 

@@ -18,11 +18,11 @@ from jaxtyping import Array, Bool, Int
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import of_rows, placed
+from jspec._validate.row_arguments import of_rows, put_like
 from jspec._xla import mesh_axes
 from jspec._xla.backend import Jitted
 from jspec._xla.explicit_axes import automatic
-from jspec._xla.in_place import owned
+from jspec._xla.in_place import unshare
 from jspec._xla.manual_axes import vary
 from jspec.arrays.between_calls import between_calls
 from jspec.drafters.autoregressive import Autoregressive
@@ -339,7 +339,7 @@ def prefill(
         call.end_tokens,
         stopping.min_tokens,
     )
-    members = placed(members, call.arrays.prompt)
+    members = put_like(members, call.arrays.prompt)
     states = drafter_state, policy_state
     return begin(model, params, call, members, drafting, states, earlier)
 
@@ -368,7 +368,7 @@ def begin(
         bare = Drafting(drafting.drafter, None, drafting.policy)
         sizes = model, bare, len(call.arrays.prompt), call.capacity
         mesh = mesh_axes.mesh_of((params, call.arrays))
-        start = owned(_empty(*sizes, states) if mesh is None else _empty_on(mesh, *sizes)(states))
+        start = unshare(_empty(*sizes, states) if mesh is None else _empty_on(mesh, *sizes)(states))
     return _prefill(
         model, params, call.arrays, *start, drafting, call.size, call.capacity, call.chunk,
         processors, text,

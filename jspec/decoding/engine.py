@@ -28,10 +28,10 @@ from jspec import request as requests
 from jspec import sampling as samplings
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import on_host, placed, to_array
+from jspec._validate.row_arguments import on_host, put_like, to_array
 from jspec._xla.backend import Jitted
 from jspec._xla.explicit_axes import automatic
-from jspec._xla.in_place import owned
+from jspec._xla.in_place import unshare
 from jspec.decoding import rows
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
@@ -172,7 +172,7 @@ class Engine:
         keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
         plain = replace(shapes, controls=replace(shapes.controls, keys=None), processors=())
         state = zeros(replace(plain, memory=None, drafter_state=None, policy_state=None))
-        return owned(
+        return unshare(
             replace(
                 state,
                 memory=self.model.init_memory(batch, self.capacity),
@@ -230,7 +230,7 @@ class Engine:
         """
         self._check_slot(slot, len(state.root))
         rows.check_arrival(state, arrival)
-        place = _sent(slot, jnp.int32)
+        place = _send(slot, jnp.int32)
         return rows.insert(state, place, arrival, self._drafting())
 
     def free(self, state: State, slot: int | Int[Array, ""]) -> State:
@@ -240,7 +240,7 @@ class Engine:
             InputError: if there is no such row.
         """
         self._check_slot(slot, len(state.root))
-        return rows.free(state, _sent(slot, jnp.int32), self.model)
+        return rows.free(state, _send(slot, jnp.int32), self.model)
 
     def take(self, state: State, slot: int | Int[Array, ""]) -> State:
         """Returns a copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
@@ -251,7 +251,7 @@ class Engine:
             InputError: if there is no such row.
         """
         self._check_slot(slot, len(state.root))
-        place = _sent(slot, jnp.int32)[None]
+        place = _send(slot, jnp.int32)[None]
         return processing.with_text(rows.copies(state, place, None, None, self._drafting()))
 
     def generate(
@@ -282,7 +282,7 @@ class Engine:
         check_integer("rounds", rounds, 1, None)
         check_alive(state)
         drafting = self._drafting(drafter_params, policy_params)
-        return _step(self.model, params, state, drafting, rounds, _sent(until_one_ends, bool))
+        return _step(self.model, params, state, drafting, rounds, _send(until_one_ends, bool))
 
     def warmup(
         self, params: PyTree, drafter_params: PyTree = None, policy_params: PyTree = None,
@@ -379,14 +379,14 @@ class Engine:
             call.end_tokens,
             stopping.min_tokens,
         )
-        return call._replace(arrays=placed(call.arrays, passed)), placed(members, passed)
+        return call._replace(arrays=put_like(call.arrays, passed)), put_like(members, passed)
 
     def _check_slot(self, slot: Any, batch: int) -> None:
         if not isinstance(slot, jax.Array):
             check_integer("slot", slot, 0, batch - 1, "the slots of the engine")
 
 
-def _sent(value: Any, dtype: Any) -> Array:
+def _send(value: Any, dtype: Any) -> Array:
     """Returns data of a program, sent to the device as `transfer_guard` asks."""
     on_device = isinstance(value, jax.Array)
     return jnp.asarray(value if on_device else jax.device_put(np.asarray(value, dtype)), dtype)

@@ -14,7 +14,7 @@ from jaxtyping import Array, Int
 from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import integers, known_values, to_array
+from jspec._validate.row_arguments import concrete_values, integers, to_array
 from jspec._xla.explicit_axes import automatic
 from jspec.arrays import memory_rows as memories
 from jspec.drafters.autoregressive import Autoregressive
@@ -80,7 +80,7 @@ def _check_fork(
         )
     count = len(array)
     sources = integers(array, count, "rows", 0, batch - 1, "the rows of the state")
-    if sampling is not None and key is None and np.any(known_values(sampling.temperature) != 0):
+    if sampling is not None and key is None and np.any(concrete_values(sampling.temperature) != 0):
         raise InputError(
             "the state's rows are sampled and key is None, so that copies would draw the same; "
             "pass key=jax.random.key(0)"

@@ -88,8 +88,9 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
         theirs, ours = ((it.shape, it.dtype) for it in (array, templates[name]))
         if theirs != ours:
             raise InputError(
-                f"the memory does not fit this {kind}: {name or 'its array'} is {_said(theirs)} in "
-                f"it and {_said(ours)} here; pass the drafter that it is of"
+                f"the memory does not fit this {kind}: {name or 'its array'} is "
+                f"{_describe(theirs)} in it and {_describe(ours)} here; pass the drafter that it "
+                "is of"
             )
     arrays = {name: np.atleast_1d(array) for name, array in arrays.items()}
     metadata = {"format": _FORMAT, "drafter": type(drafter).__name__, "about": about}
@@ -136,8 +137,8 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
         if theirs != ours:
             raise InputError(
                 f"{path} is a memory of {metadata.get('drafter')} and does not fit this "
-                f"{type(drafter).__name__}: {name or 'its array'} is {_said(theirs)} there and "
-                f"{_said(ours)} here; pass another file"
+                f"{type(drafter).__name__}: {name or 'its array'} is {_describe(theirs)} there and "
+                f"{_describe(ours)} here; pass another file"
             )
     for name, place in places.items():
         leaves[place] = jnp.asarray(arrays[name]).reshape(leaves[place].shape)
@@ -217,5 +218,5 @@ def _metadata(path: str | os.PathLike[str]) -> dict[str, str]:
         return json.loads(file.read(size)).get("__metadata__", {})
 
 
-def _said(shape: tuple[Any, Any] | None) -> str:
+def _describe(shape: tuple[Any, Any] | None) -> str:
     return "absent" if shape is None else f"{shape[0]} of {shape[1]}"

@@ -96,7 +96,7 @@ class JspecRollout(BaseRollout):
     ) -> RolloutOutput:
         """Returns answers without their end tokens, and the log-probability of each token."""
         del kwargs
-        config, rows = rollout_config, [self._encoded(prompt) for prompt in prompts]
+        config, rows = rollout_config, [self._encode(prompt) for prompt in prompts]
         size, longest = config.max_prompt_length, max(map(len, rows))
         if longest > size:
             size = next_power_of_2(longest)  # as tunix pads
@@ -179,7 +179,7 @@ class JspecRollout(BaseRollout):
     def model(self) -> nnx.Module:
         return self._module
 
-    def _encoded(self, prompt: str) -> list[int]:
+    def _encode(self, prompt: str) -> list[int]:
         first = [self._tokenizer.bos_id()] if self._tokenizer.bos_id() else []
         return list(self._tokenizer.dedup_bos_ids([*first, *self._tokenizer.encode(prompt)]))
 

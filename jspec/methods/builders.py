@@ -315,13 +315,13 @@ def lyanna(
 def most_of_lyanna(**options: Any) -> int:
     """Returns the number of nodes of the chain's whole tree."""
     shape = {name: options[name] for name in ("max_depth", "beam") if name in options}
-    return device_defaults.offered(**shape)
+    return device_defaults.count_nodes(**shape)
 
 
 # With widths that are chosen.
 
 
-def widened(
+def widen(
     make: Maker,
     models: Models,
     widths: Annotated[
@@ -341,7 +341,7 @@ def widened(
     return LLM(llm.target, **arguments, policy=Adaptive(widths))
 
 
-def recommended(
+def build_auto(
     make: Maker,
     models: Models,
     widths: tuple[int, ...] | None = None,
@@ -361,4 +361,4 @@ def recommended(
     nodes = num_speculative_tokens or max(widths[-1], 1)
     options["ngrams"] = ngrams or ngram_tables.find(models.target)
     head = head or heads.own(models.target)
-    return widened(make, models, widths, num_speculative_tokens=nodes, head=head, **options)
+    return widen(make, models, widths, num_speculative_tokens=nodes, head=head, **options)

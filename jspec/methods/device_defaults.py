@@ -51,9 +51,9 @@ def _on_cpu() -> bool:
 
 def token_recycling(nodes: int | None = None, k: int | None = None) -> "Template":
     """Returns the best tree of Token Recycling for this device."""
-    from jspec.drafters.retrieval.token_recycling import fitted
+    from jspec.drafters.retrieval.token_recycling import fit_tree
 
-    return fitted(nodes or budget(), k or 8)
+    return fit_tree(nodes or budget(), k or 8)
 
 
 def lookahead() -> dict[str, int]:
@@ -70,14 +70,14 @@ def eagle(nodes: int | None = None) -> "Template":
     return token_recycling(nodes)
 
 
-def offered(max_depth: int = 3, beam: int = 4) -> int:
+def count_nodes(max_depth: int = 3, beam: int = 4) -> int:
     """Returns the nodes of the whole tree of a beam, k + (N - 1) k^2; the default is Lyanna's."""
     return beam + (max_depth - 1) * beam**2
 
 
 def _wide_enough(beam: int, depth: int, nodes: int | None, max_beam: int | None = None) -> int:
     """Returns the beam, or if it offers fewer nodes the next one that has so many."""
-    while nodes and 0 < offered(depth, beam) < nodes and beam != max_beam:
+    while nodes and 0 < count_nodes(depth, beam) < nodes and beam != max_beam:
         beam += 1
     return beam
 
@@ -88,7 +88,7 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
     usual = (_CPU_NODES, 6, 2) if _on_cpu() else (59, 8, 10)
     depth = depth or usual[1]
     beam = beam or _wide_enough(usual[2], depth, nodes)
-    return nodes or min(usual[0], offered(depth, beam)), depth, beam
+    return nodes or min(usual[0], count_nodes(depth, beam)), depth, beam
 
 
 def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32) -> tuple[int, int]:
@@ -96,13 +96,13 @@ def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32)
     # A beam of 8 takes 5 to 7% more tokens per round of 63 nodes than one of 4.
     is_narrow = _on_cpu() and (nodes or 0) <= _NARROW
     beam = beam or _wide_enough(min(4 if is_narrow else 8, candidates), depth, nodes, candidates)
-    return nodes or min(budget(), offered(depth, beam)), beam
+    return nodes or min(budget(), count_nodes(depth, beam)), beam
 
 
 def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
     """Returns the sizes of Lyanna's fresh and re-sampled trees for this device."""
     usual = (_CPU_NODES - 2, 2) if _on_cpu() else (11, 6)
-    return nodes or min(usual[0], offered(**shape)), second or usual[1]
+    return nodes or min(usual[0], count_nodes(**shape)), second or usual[1]
 
 
 def medusa(nodes: int | None, heads: int) -> "Template":

@@ -112,7 +112,7 @@ class LLM:
 
         check_drafter(drafter)
         check_policy(policy := FixedWidth() if policy is None else policy, drafter)
-        self.target, self.drafter, self.policy = loaded("model", model), drafter, policy
+        self.target, self.drafter, self.policy = read_model("model", model), drafter, policy
         if policy_params is None:
             policy_params = policy.init_params(self.model, self.params)
         self.drafter_params, self.policy_params = drafter_params, policy_params
@@ -402,7 +402,7 @@ def _row_of(stops: Any, row: int) -> list[int]:
     return (ids[row] if ids.ndim == 2 else ids.reshape(-1)).tolist()
 
 
-def loaded(name: str, model: "str | Path | Loaded") -> "Loaded":
+def read_model(name: str, model: "str | Path | Loaded") -> "Loaded":
     """Returns the model, read if it was named. Raises InputError if it is neither."""
     from jspec.models import Loaded, load
     from jspec.round.request import check_model

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jspec._validate.errors import InputError
 from jspec._validate.options import Option, unknown
-from jspec.methods.llm import LLM, loaded
+from jspec.methods.llm import LLM, read_model
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
@@ -110,8 +110,8 @@ class Method:
                 "jspec.models.load gives"
             )
         checked = self.check(options)
-        model = loaded("model", target)
-        second = None if draft is None else loaded("draft", draft)
+        model = read_model("model", target)
+        second = None if draft is None else read_model("draft", draft)
         return self.make(Models(model, self._draft(model, second)), **checked)
 
     def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":

@@ -34,7 +34,7 @@ def find(target: Loaded) -> str | None:
     place = locate(os.environ, CACHE)
     tables = {} if place is None else {file.stem: file for file in place.glob(f"*{SUFFIX}")}
     for file in bundled().values():
-        weights, vocab_size = ngrams.made_for(file)
+        weights, vocab_size = ngrams.read_origin(file)
         if vocab_size == target.model.vocab_size:
             tables[weights] = file
     # Weights are read only where some table may be theirs.

@@ -81,9 +81,9 @@ def _merge(name: str, *members: Method) -> Method:
     )
 
 
-def _widen(method: Method, build: Callable[..., LLM] = builders.widened) -> Method:
+def _widen(method: Method, build: Callable[..., LLM] = builders.widen) -> Method:
     """Returns the method, with the option to choose the width of every round."""
-    extra = {**options_of(builders.widened), **options_of(build)}
+    extra = {**options_of(builders.widen), **options_of(build)}
     return replace(
         method,
         make=partial(build, method.make),
@@ -224,5 +224,5 @@ _FIXED = (
 
 METHODS: Mapping[str, Method] = {
     method.name: method
-    for method in (_widen(_AUTO, builders.recommended), _PLAIN, *map(_widen, _FIXED))
+    for method in (_widen(_AUTO, builders.build_auto), _PLAIN, *map(_widen, _FIXED))
 }

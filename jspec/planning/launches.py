@@ -90,7 +90,7 @@ def of_rounds(folder: Path) -> Launches:
     # It is not written where no graph was formed.
     last = list(folder.glob("*thunk_sequence_after_thunk_passes.txt"))
     steps = last[0].read_text() if last else _text(folder, "*thunk_sequence.txt")
-    loop, in_graph = _first_loop(_parsed(steps, names))
+    loop, in_graph = _first_loop(_parse(steps, names))
     if loop is None:
         raise ValueError("XLA's text of the program holds no loop")
     loops = {line[1]: line[0] for line in re.finditer(r"%?([\w.-]+) = .* while\(.*", hlo)}
@@ -98,9 +98,9 @@ def of_rounds(folder: Path) -> Launches:
     sizes = {
         name: _bytes(shape) for name, shape in re.findall(r"%?([\w.-]+) = (\(.*?\)|\S+) ", hlo)
     }
-    lengths = _matched(loops, r'known_trip_count":\{"n":"(\d+)"')
+    lengths = _match(loops, r'known_trip_count":\{"n":"(\d+)"')
     switches = frozenset(line[1] for line in re.finditer(switch, hlo))
-    kinds = _matched(loops, rf'op_name="[^"]*/{phases.TURN}(\d+)/while"')
+    kinds = _match(loops, rf'op_name="[^"]*/{phases.TURN}(\d+)/while"')
     inside = [step for part in loop.parts.values() for step in _all(part)]
     numbered = {kinds[step.name]: step for step in inside if step.name in kinds}
     turns = [numbered[number] for number in sorted(numbered)] or [loop]
@@ -121,7 +121,7 @@ def _all(steps: list[_Thunk]) -> Iterator[_Thunk]:
             yield from _all(part)
 
 
-def _matched(loops: dict[str, str], pattern: str) -> dict[str, int]:
+def _match(loops: dict[str, str], pattern: str) -> dict[str, int]:
     """Returns the number that the line of each loop says, of those that say one."""
     matches = {name: re.search(pattern, line) for name, line in loops.items()}
     return {name: int(number[1]) for name, number in matches.items() if number}
@@ -189,7 +189,7 @@ def _first_loop(steps: list[_Thunk], in_graph: bool = False) -> tuple[_Thunk | N
     return None, in_graph
 
 
-def _parsed(text: str, names: dict[int, str]) -> list[_Thunk]:
+def _parse(text: str, names: dict[int, str]) -> list[_Thunk]:
     """Returns the outermost steps of a program."""
     root = _Thunk("", "", -4)
     open_steps, last = [root], root

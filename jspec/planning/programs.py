@@ -131,7 +131,7 @@ class Programs:
         Raises:
             InputError: if the compiler refuses it, such as for lack of memory.
         """
-        with self._planned():
+        with self._plan_for_mesh():
             arrays, static = self._prefill_arguments
             lowered = decoding._prefill.lower(self.model, self.params, **arrays, **static)
             return self._compile("prefill", lowered)
@@ -142,7 +142,7 @@ class Programs:
         Raises:
             InputError: as `prefill` does.
         """
-        with self._planned():
+        with self._plan_for_mesh():
             count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), self.mesh)
             lowered = decoding.decode_rounds.lower(
                 self.model, self.params, self.state, self._drafting, count
@@ -155,7 +155,7 @@ class Programs:
         Raises:
             InputError: as `prefill` does.
         """
-        with self._planned():
+        with self._plan_for_mesh():
             until_one_ends = layout.whole(jax.ShapeDtypeStruct((), jnp.bool_), self.mesh)
             lowered = engine._step.lower(
                 self.model, self.params, self.state, self._drafting, 1, until_one_ends
@@ -169,7 +169,7 @@ class Programs:
     @cached_property
     def state(self) -> State:
         """The shapes of the state before the first round, with their shardings."""
-        with backend.planned(self._platform):
+        with backend.plan_for(self._platform):
             arrays, static = self._prefill_arguments
             state = jax.eval_shape(
                 lambda params, arrays: decoding._prefill(self.model, params, **arrays, **static),
@@ -215,11 +215,11 @@ class Programs:
         return self.mesh.devices.flat[0].platform
 
     @contextmanager
-    def _planned(self) -> Iterator[None]:
+    def _plan_for_mesh(self) -> Iterator[None]:
         """Yields a context in which programs are lowered for the mesh's devices."""
         # Where JAX 0.12 lowers a kernel of Triton, it asks the mesh for the chip.
         abstract = jax.sharding.use_abstract_mesh(self.mesh.abstract_mesh)
-        with backend.planned(self._platform), abstract:
+        with backend.plan_for(self._platform), abstract:
             yield
 
     def _compile(self, function: str, lowered: jax.stages.Lowered) -> Compiled:

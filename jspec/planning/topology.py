@@ -71,9 +71,9 @@ class Topology(NamedTuple):
         """The figures of its chips."""
         return devices.find(self.generation)
 
-    def planned(self) -> AbstractContextManager[None]:
+    def plan(self) -> AbstractContextManager[None]:
         """Returns a context in which methods have the sizes that fit these chips."""
-        return backend.planned(self.device.platform)
+        return backend.plan_for(self.device.platform)
 
     def mesh(self, data: int, model: int) -> Mesh:
         """Its chips as a mesh, from a description of them; none of them need be here.

@@ -219,7 +219,7 @@ def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
         )
     ]
 
-    return Processor(_banned_after, sequences, _prepare_sequences)
+    return Processor(_ban_after, sequences, _prepare_sequences)
 
 
 def _prepare_bias(capacity: int, bias: Any, batch: int, vocab_size: int) -> PyTree:
@@ -312,7 +312,7 @@ def _ban(logits: Logits, history: History, tokens: Int[Array, "B X"]) -> Logits:
     return forbidden(logits, tokens)
 
 
-def _banned_after(logits: Logits, history: History, values: PyTree) -> Logits:
+def _ban_after(logits: Logits, history: History, values: PyTree) -> Logits:
     before, last = values
     text = history.last(before.shape[-1])
     met = ((before[:, None] == text[:, :, None]) | (before[:, None] < 0)).all(-1)

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import known_values
+from jspec._validate.row_arguments import concrete_values
 from jspec.protocols import CausalLM
 from jspec.round.request import check_alive
 from jspec.types import State
@@ -42,7 +42,7 @@ def check_kept(model: CausalLM, earlier: State, batch: int, capacity: int | None
 
 def check_capacity(earlier: State, counts: Any, context: int | None) -> None:
     """Raises InputError unless the whole text fits the memory that holds its beginning."""
-    before, more = known_values(earlier.positions), known_values(counts)
+    before, more = concrete_values(earlier.positions), concrete_values(counts)
     if before is None or more is None:
         return
     capacity, total = earlier.capacity, before + more

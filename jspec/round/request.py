@@ -19,13 +19,13 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import (
     ROWS,
     can_move,
+    concrete_values,
     end_tokens,
     integers,
-    known_values,
     library_of,
     of_ragged,
     on_host,
-    placed,
+    put_like,
     to_array,
 )
 from jspec._xla import backend
@@ -286,7 +286,7 @@ def prepare(
     tokens = tokens.astype(np.int32)
     if earlier is not None:
         # The root was emitted and not read: what follows the committed tokens begins there.
-        root = known_values(earlier.root) if library_of(tokens) is np else None
+        root = concrete_values(earlier.root) if library_of(tokens) is np else None
         # On the host, where another length compiles nothing.
         join, root = (jnp, earlier.root) if root is None else (np, root)
         tokens, counts = join.concatenate([root[:, None], tokens], axis=1), counts + 1
@@ -329,17 +329,17 @@ def prepare(
     if moved:
         place = original.sharding if original.committed else None
         arrays = arrays._replace(prompt=jax.device_put(tokens, place))
-    return Prepared(placed(arrays, arrays.prompt), size, capacity, chunk)
+    return Prepared(put_like(arrays, arrays.prompt), size, capacity, chunk)
 
 
 def check_context(context: int | None, call: Prepared, earlier: State | None) -> None:
     """Raises InputError unless every row's text fits a drafter's context."""
     lengths, limits = (
-        known_values(call.arrays.prompt_lengths),
-        known_values(call.arrays.controls.limits),
+        concrete_values(call.arrays.prompt_lengths),
+        concrete_values(call.arrays.controls.limits),
     )
     longest = call.arrays.prompt.shape[1] if lengths is None else lengths
-    before = None if earlier is None else known_values(earlier.positions)
+    before = None if earlier is None else concrete_values(earlier.positions)
     before = 0 if before is None else before
     need = int(np.max(before + longest + (call.size if limits is None else limits)))
     need = min(need, call.capacity)  # beyond, the target itself ends the row
@@ -375,7 +375,7 @@ def _capacity(
     capacity: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
 ) -> int:
     """Returns the capacity of a new memory: the requested one, or a bucket."""
-    values = known_values(counts)
+    values = concrete_values(counts)
     longest = tokens.shape[1] if values is None else int(values.max())
     limit = 2**31 - 2 if context is None else context
     if capacity is not None:
@@ -402,7 +402,7 @@ def _size(value: int, limit: int) -> int:
 
 
 def _check_tokens(tokens: Any, counts: Any, vocab_size: int) -> None:
-    values, lengths = known_values(tokens), known_values(counts)
+    values, lengths = concrete_values(tokens), concrete_values(counts)
     if values is None or lengths is None:
         return
     live = np.arange(values.shape[1]) < lengths[:, None]

@@ -169,7 +169,7 @@ class BareCalls:
 def schema_of(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Returns the JSON schema of a call of one of several functions."""
     # Each schema refers to its own parts, which are elsewhere here.
-    parts = {str(n): _moved(schema, f"#/$defs/{n}") for n, (_, schema) in enumerate(tools)}
+    parts = {str(n): _move(schema, f"#/$defs/{n}") for n, (_, schema) in enumerate(tools)}
     calls = [
         {
             "type": "object",
@@ -184,13 +184,13 @@ def schema_of(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     return json.dumps({"anyOf": calls, "$defs": parts})
 
 
-def _moved(schema: Any, place: str) -> Any:
+def _move(schema: Any, place: str) -> Any:
     """Returns a schema with its references moved to such a place."""
     if isinstance(schema, list):
-        return [_moved(part, place) for part in schema]
+        return [_move(part, place) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    moved = {key: _moved(part, place) for key, part in schema.items()}
+    moved = {key: _move(part, place) for key, part in schema.items()}
     if isinstance(path := schema.get("$ref"), str) and path.startswith("#"):
         moved["$ref"] = place + path[1:]
     return moved

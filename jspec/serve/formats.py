@@ -71,7 +71,7 @@ class CompletionFormat:
     def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
         """Returns all answers at once."""
         choices = [
-            self.delta(answer, answer.text, answer.tokens, _joined(answer)) for answer in answers
+            self.delta(answer, answer.text, answer.tokens, _join(answer)) for answer in answers
         ]
         return self.chunk(choices, usage)
 
@@ -105,7 +105,7 @@ class ChatFormat:
         """Says who speaks, and which function is called."""
         delta: JSON = {"role": "assistant", "content": ""}
         if self._function is not None:
-            call = {"index": 0, **_shown(Call(self._function, ""))}
+            call = {"index": 0, **_to_api(Call(self._function, ""))}
             delta = {"role": "assistant", "content": None, "tool_calls": [call]}
         return _choice(answer.index, "delta", delta, None, None)
 
@@ -119,7 +119,7 @@ class ChatFormat:
         elif content:
             delta["content"] = content
         if called:
-            entries = [{"index": n, **_shown(call)} for n, call in enumerate(called, before)]
+            entries = [{"index": n, **_to_api(call)} for n, call in enumerate(called, before)]
             delta["tool_calls"] = entries
         logprobs = self._logprobs(tokens, token_logprobs)
         return _choice(answer.index, "delta", delta, logprobs, self._reason(answer))
@@ -144,8 +144,8 @@ class ChatFormat:
             if thoughts:
                 message |= {"content": content or None, "reasoning_content": thoughts}
             if called:
-                message |= {"content": content or None, "tool_calls": [*map(_shown, called)]}
-            logprobs = self._logprobs(answer.tokens, _joined(answer))
+                message |= {"content": content or None, "tool_calls": [*map(_to_api, called)]}
+            logprobs = self._logprobs(answer.tokens, _join(answer))
             choices.append(
                 _choice(answer.index, "message", message, logprobs, self._reason(answer))
             )
@@ -180,7 +180,7 @@ def usage(prompt: int, completion: int, reused: int) -> JSON:
     }
 
 
-def _shown(call: Call) -> JSON:
+def _to_api(call: Call) -> JSON:
     """Returns a call as the API has it."""
     function = {"name": call.name, "arguments": call.arguments}
     # Nine letters or digits: Mistral's templates take no other id back.
@@ -191,7 +191,7 @@ def _choice(index: int, key: str, value: JSON, logprobs: Any, reason: str | None
     return {"index": index, key: value, "logprobs": logprobs, "finish_reason": reason}
 
 
-def _joined(answer: Answer) -> TokenLogprobs | None:
+def _join(answer: Answer) -> TokenLogprobs | None:
     """Returns the log-probabilities of all deltas."""
     if not answer.logprobs:
         return None

@@ -89,9 +89,9 @@ class Forms:
         automaton = stop = None
         with self._lock:
             if spec.kind is not None:
-                automaton = _looked_up(self._grammars, (spec.kind, spec.text, spec.lead))
+                automaton = _look_up(self._grammars, (spec.kind, spec.text, spec.lead))
             if spec.stops:
-                stop = _looked_up(self._stops, spec.stops)
+                stop = _look_up(self._stops, spec.stops)
         missing = (spec.kind is not None and automaton is None) or (spec.stops and stop is None)
         return None if missing else (automaton, stop)
 
@@ -122,7 +122,7 @@ class Forms:
         """Returns one automaton, of those that are kept or a new one."""
         assert room is not None, "without room it is refused before"
         with self._lock:
-            if (entry := _looked_up(cache, key)) is not None:
+            if (entry := _look_up(cache, key)) is not None:
                 return entry
         try:
             (automaton,) = self.maker.make([(*source, room.states)], patience)
@@ -145,7 +145,7 @@ class Forms:
         return automaton
 
 
-def _looked_up(cache: "OrderedDict[Any, Any]", key: Any) -> Any:
+def _look_up(cache: "OrderedDict[Any, Any]", key: Any) -> Any:
     if (entry := cache.get(key)) is not None:
         cache.move_to_end(key)
     return entry

@@ -67,17 +67,17 @@ class FreeRows:
         for row, (row_salt, text) in self._texts.items():
             if row_salt == salt and len(text) > longest and begins(prompt, text):
                 best, longest = row, len(text)
-        if best is not None and (row_state := self._taken(best)) is not None:
+        if best is not None and (row_state := self._take(best)) is not None:
             return longest, row_state
         return size, None if state is None else self._call(self._device.copy, state)
 
     def _keep(self, row: int) -> None:
         salt, text = self._texts[row]
         should_keep = text and self._prefixes.wants(text, salt)
-        if should_keep and (state := self._taken(row)) is not None:
+        if should_keep and (state := self._take(row)) is not None:
             self._prefixes.keep(text, state, salt)
 
-    def _taken(self, row: int) -> Any:
+    def _take(self, row: int) -> Any:
         """Returns a copy of a row; None if its text cannot go on, which is then not kept."""
         try:
             return self._call(self._device.take, row)

@@ -236,7 +236,7 @@ def _call_parser(target: "Loaded", settings: ServeSettings) -> str | None:
     return calls.parser_of(target.chat.with_tools)
 
 
-def narrowed(choice: "Choice", rows: int) -> "Choice":
+def narrow(choice: "Choice", rows: int) -> "Choice":
     """Returns the method with rounds that so many rows can use, unless its widths were given.
 
     Each width is a part of the program that takes long to compile with all that requests may ask

@@ -101,11 +101,11 @@ class ServerMetrics:
             Histogram, "vllm:request_generation_tokens", "Tokens of an answer.", (), _TOKENS
         )
 
-    def shown(self) -> bytes:
+    def render(self) -> bytes:
         """Returns all figures, in Prometheus' format."""
         return generate_latest(self._registry)
 
-    def refused(self, error: APIError) -> None:
+    def count_error(self, error: APIError) -> None:
         """Counts a request that got an error."""
         self._refused.labels(self._model, str(error.status), error.code or "").inc()
 
@@ -115,7 +115,7 @@ class ServerMetrics:
         if seconds is not None:
             self._between.observe(seconds / tokens)
 
-    def ended(self, job: Job, tokens: int, reason: str, rounds: Metrics) -> None:
+    def count_answer(self, job: Job, tokens: int, reason: str, rounds: Metrics) -> None:
         """Counts an answer that has ended."""
         self._ended.labels(self._model, reason).inc()
         self._prompt_tokens.inc(len(job.prompt))

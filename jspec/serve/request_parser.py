@@ -51,7 +51,7 @@ class ParsedRequest:
     salt: Hashable = ""
     adapter: int = 0
 
-    def formed(self, automata: Automata) -> "ParsedRequest":
+    def with_automata(self, automata: Automata) -> "ParsedRequest":
         """Returns the request with its automata."""
         return replace(self, request=replace(self.request, grammar=automata[0], stop=automata[1]))
 
@@ -120,7 +120,7 @@ class RequestParser:
         limit_name = "max_tokens" if body.max_tokens else "max_completion_tokens"
         max_tokens = body.max_tokens or body.max_completion_tokens
         limit = self._limit("messages", [prompt], max_tokens, None, limit_name)
-        function, schema, reader = self._called(body)
+        function, schema, reader = self._find_call(body)
         form: Any = body.structured_outputs
         if isinstance(body.response_format, AsJSON | AsObject):
             if form is not None:
@@ -163,7 +163,7 @@ class RequestParser:
             raise APIError(400, f"{name} is not the client's to give; leave it out", name)
         messages = [*map(_for_template, body.messages)]
         variables = dict(body.chat_template_kwargs)
-        write = partial(conversations.written, self.target, messages, watch=watch, **variables)
+        write = partial(conversations.write, self.target, messages, watch=watch, **variables)
         try:
             if not body.tools or body.tool_choice == "none":
                 text = write()
@@ -184,7 +184,7 @@ class RequestParser:
             param = message.partition(" ")[0] if message.startswith("messages[") else "messages"
             raise APIError(400, message, param) from None
 
-    def _called(
+    def _find_call(
         self, body: ChatRequest
     ) -> tuple[str | None, str | None, Callable[..., calls.ContentReader]]:
         """Returns the called function and the schema, None if absent, and the answer's reader."""
@@ -198,7 +198,7 @@ class RequestParser:
             return None, None, calls.ContentReader
         if not tools:
             raise APIError(
-                400, f"tool_choice is {_named(choice)!r:.60} and there are no tools; give some",
+                400, f"tool_choice is {_name_of(choice)!r:.60} and there are no tools; give some",
                 "tool_choice",
             )  # fmt: skip
         if choice == "auto":
@@ -216,7 +216,7 @@ class RequestParser:
                     "unsupported_parameter",
                 )  # fmt: skip
             return None, None, calls.reader_of(parser, tools)
-        name = _named(choice) if isinstance(choice, NamedTool) else None
+        name = _name_of(choice) if isinstance(choice, NamedTool) else None
         if name is not None and name not in tools:
             raise APIError(
                 400, f"tool_choice names {name!r:.60}, which tools does not have", "tool_choice"
@@ -329,7 +329,7 @@ class RequestParser:
         )
 
 
-def _named(choice: str | NamedTool) -> str:
+def _name_of(choice: str | NamedTool) -> str:
     return choice if isinstance(choice, str) else choice.function.name
 
 

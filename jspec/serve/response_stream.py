@@ -155,7 +155,7 @@ class ResponseStream:
             self._metrics.wrote(len(delta.tokens), None if last is None else now - last)
         if delta.is_last:
             reason = answer.finish_reason or "error"
-            self._metrics.ended(self.jobs[index], len(answer.tokens), reason, answer.rounds)
+            self._metrics.count_answer(self.jobs[index], len(answer.tokens), reason, answer.rounds)
 
     def _usage(self) -> dict[str, Any]:
         count = sum(len(answer.tokens) for answer in self.answers)

@@ -77,7 +77,7 @@ async def body_of(request: Request) -> bytes:
     return b"".join(parts)
 
 
-async def dropped(request: Request) -> None:
+async def drain(request: Request) -> None:
     """Reads what is left of a body: a client that still writes reads no answer."""
     with suppress(ClientDisconnect, TimeoutError):
         async with asyncio.timeout(BODY_SECONDS):
@@ -90,11 +90,11 @@ def error_of(error: APIError) -> JSONResponse:
     return JSONResponse(error.body, error.status, error.headers)
 
 
-async def refused(request: Request, error: Exception) -> Response:
+async def refuse(request: Request, error: Exception) -> Response:
     """Returns the answer to a path or a method that is not there."""
     assert isinstance(error, HTTPException)
     reasons = {404: "there is no such path", 405: "the path has no such method"}
     what = reasons.get(error.status_code, str(error.detail))
     message = f"{request.method} {request.url.path:.100}: {what}"
-    await dropped(request)
+    await drain(request)
     return error_of(APIError(error.status_code, message, headers=error.headers))

@@ -204,7 +204,7 @@ class Scheduler:
                 read += self._read_chunk(reading)
             except Exception as error:  # one request's trouble is not another's
                 self._reading = None
-                self._end(reading.job, _failed(error))
+                self._end(reading.job, _error_delta(error))
 
     def _next(self) -> _Reading | None:
         """Returns the prompt at hand, or the next one in the queue."""
@@ -286,7 +286,7 @@ class Scheduler:
         """Fails all running jobs, since the device has lost its state; others are not hurt."""
         log.exception("the device failed")
         for job in self._running.values():
-            self._end(job, _failed(error))
+            self._end(job, _error_delta(error))
         self._running.clear()
         self.prefixes.clear()
         self._device.reset()
@@ -322,7 +322,7 @@ def _goes_on_from(job: Job, delta: Delta) -> Sequence[int]:
     return (*job.prompt, *job.written) if job.goes_on and is_complete else ()
 
 
-def _failed(error: Exception) -> Delta:
+def _error_delta(error: Exception) -> Delta:
     """Returns what the client is told of an error: what was wrong with its input, and no more."""
     if isinstance(error, InputError):
         return Delta([], error=str(error), refused=True)

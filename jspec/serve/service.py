@@ -31,9 +31,9 @@ from jspec.serve.responses import (
     Finished,
     StreamedAnswer,
     body_of,
-    dropped,
+    drain,
     error_of,
-    refused,
+    refuse,
 )
 from jspec.serve.scheduler import Scheduler
 from jspec.serve.workers import GivenUp, Patience, Workers
@@ -109,12 +109,12 @@ class Service:
             routes=[
                 Route("/health", self._health),
                 Route("/metrics", self._metrics),
-                Route("/v1/models", self._logged(self._models)),
-                Route("/v1/models/{name:path}", self._logged(self._model)),
-                Route("/v1/completions", self._logged(self._completions), methods=["POST"]),
-                Route("/v1/chat/completions", self._logged(self._chat), methods=["POST"]),
+                Route("/v1/models", self._log(self._models)),
+                Route("/v1/models/{name:path}", self._log(self._model)),
+                Route("/v1/completions", self._log(self._completions), methods=["POST"]),
+                Route("/v1/chat/completions", self._log(self._chat), methods=["POST"]),
             ],
-            exception_handlers={HTTPException: refused},
+            exception_handlers={HTTPException: refuse},
             lifespan=self._lifespan,
         )
 
@@ -162,7 +162,7 @@ class Service:
 
     async def _metrics(self, request: Request) -> Response:
         del request
-        return Response(self.metrics.shown(), media_type=CONTENT_TYPE)
+        return Response(self.metrics.render(), media_type=CONTENT_TYPE)
 
     async def _models(self, request: Request) -> Response:
         self._check_key(request)
@@ -224,7 +224,7 @@ class Service:
             work = self._makers.run(lambda patience: forms.make(spec, patience))
             automata = await _unless_gone(request, work)
         salt: Hashable = generation.salt
-        generation = generation.formed(automata)
+        generation = generation.with_automata(automata)
         if self._served.adapters and isinstance(fields, schemas.SamplingParams):
             number = self._served.names.index(fields.model)
             # Text that an adapter has read is useless to others.
@@ -257,7 +257,7 @@ class Service:
             return StreamedAnswer(stream, options is not None and options.include_usage)
         return JSONResponse(await stream.whole(request.receive))
 
-    def _logged(self, endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[..., Any]:
+    def _log(self, endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[..., Any]:
         """Returns an endpoint that answers errors in the API's shape and logs requests."""
 
         async def run(request: Request) -> Any:
@@ -268,8 +268,8 @@ class Service:
                 response = await endpoint(request)
             except APIError as error:
                 if error.status == _WRONG_KEY:
-                    await dropped(request)
-                self.metrics.refused(error)
+                    await drain(request)
+                self.metrics.count_error(error)
                 response = error_of(error)
                 request.state.record["error"] = str(error)
             except (Gone, GivenUp, ClientDisconnect):
@@ -277,7 +277,7 @@ class Service:
             except Exception:
                 log.exception("a request failed")
                 failed = APIError(500, "the server failed; its log says why")
-                self.metrics.refused(failed)
+                self.metrics.count_error(failed)
                 response = error_of(failed)
             return Finished(response, request, lambda status: self._say(request, began, status))
 

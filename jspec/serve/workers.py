@@ -115,7 +115,7 @@ class Workers:
                 self._num_threads += 1
             except RuntimeError:  # the system has no more threads
                 self._leave()
-                raise self._crowded() from None
+                raise self._overload() from None
         self._tasks.put(run)
         try:
             return await waited[0]
@@ -142,7 +142,7 @@ class Workers:
             self._num_busy += 1
             return
         if not self.has_room:
-            raise self._crowded()
+            raise self._overload()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
@@ -163,7 +163,7 @@ class Workers:
                 return
         self._num_busy -= 1
 
-    def _crowded(self) -> APIError:
+    def _overload(self) -> APIError:
         wait = str(max(1, round(self._seconds / 2)))
         return APIError(
             429, f"too many requests are being read or wait for their form; try again in {wait} s",

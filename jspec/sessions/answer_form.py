@@ -63,7 +63,7 @@ class AnswerForm:
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(f"--json-schema: {text!r:.60} cannot be read: {error}") from None
         try:
-            document = plain_json.parsed(text)
+            document = plain_json.parse(text)
         except ValueError as error:
             raise InputError(f"--json-schema is not JSON: {error}") from None
         # Halves of UTF-16 pairs are not letters, in its names neither.
@@ -75,7 +75,7 @@ def parse_logit_bias(text: str | None) -> dict[int, float]:
     if text is None:
         return {}
     try:
-        bias = {int(token): float(value) for token, value in plain_json.parsed(text).items()}
+        bias = {int(token): float(value) for token, value in plain_json.parse(text).items()}
         if any(map(isnan, bias.values())):
             raise ValueError
         return bias

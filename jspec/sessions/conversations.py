@@ -24,7 +24,7 @@ def render(target: "Loaded", messages: Sequence[Message]) -> list[int]:
     return _template(target).encode(messages)
 
 
-def written(
+def write(
     target: "Loaded",
     messages: Sequence[Message],
     *,
@@ -58,7 +58,7 @@ def eos(target: "Loaded") -> tuple[int, ...]:
     return tuple(dict.fromkeys(tokens))
 
 
-def prompted(text: str, system: str | None = None) -> list[Message]:
+def from_prompt(text: str, system: str | None = None) -> list[Message]:
     """Returns a conversation of one question, behind a system message if there is one."""
     before = [] if system is None else [{"role": "system", "content": system}]
     return [*before, {"role": "user", "content": text}]
@@ -74,7 +74,7 @@ def answering(session: "Session") -> "Session":
         return talking
     marks, greeting = reasoning.marks_of(target.tokenizer, target.chat.template), []
     with suppress(InputError):
-        greeting = render(target, prompted("Hi"))
+        greeting = render(target, from_prompt("Hi"))
     return replace(talking, marks=marks, lead=reasoning.lead(target.tokenizer, marks, greeting))
 
 

@@ -47,11 +47,11 @@ class GenerationConfig(StrEnum):
         if self == self.NONE:
             return []
         fields, size = target.generation, target.model.vocab_size
-        words = fields.listed("bad_words_ids", list, [])
+        words = fields.list_of("bad_words_ids", list, [])
         if any(type(token) is not int for word in words for token in word):
             raise InputError(f"bad_words_ids of {fields.source} has other than token ids; {_FIX}")
         ends = [[end] for end in target.eos]  # an answer may end, as in `transformers`
-        single = [[token] for token in fields.listed("suppress_tokens", int, [])]
+        single = [[token] for token in fields.list_of("suppress_tokens", int, [])]
         every = [*(word for word in words if word not in ends), *single]
         # One beyond the vocabulary is never written.
         return [word for word in every if word and all(0 <= token < size for token in word)]

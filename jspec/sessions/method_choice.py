@@ -6,7 +6,7 @@ from typing import Any
 
 from jspec import methods
 from jspec._validate import plain_json
-from jspec._validate.arguments import shown
+from jspec._validate.arguments import shorten
 from jspec._validate.errors import InputError
 from jspec.methods import BUNDLED, BUNDLED_DRAFT, COUPLED, DEFAULT, METHODS, Method
 
@@ -29,7 +29,7 @@ def choose(method: str | None, config: str | None) -> Choice:
     options = {} if config is None else _parse(config)
     name = options.pop("method", None)
     if name is not None and not isinstance(name, str):
-        raise InputError(f"method in --speculative-config is {shown(name)}; pass a name")
+        raise InputError(f"method in --speculative-config is {shorten(name)}; pass a name")
     if name is not None and method is not None and name != method:
         raise InputError(
             f"--method is {method} and --speculative-config says {name}; give one, or the same"
@@ -50,7 +50,7 @@ def draft_model(choice: Choice, model: str | None, path: str | None) -> str | No
             if method.needs_draft_model or method.takes_draft_model
         ]
         raise InputError(
-            f"--draft-model is {shown(path)} and method {name} uses none; leave it out "
+            f"--draft-model is {shorten(path)} and method {name} uses none; leave it out "
             f"(choose one of {', '.join(users)})"
         )
     if path is None and model in (None, BUNDLED):
@@ -66,14 +66,14 @@ def draft_model(choice: Choice, model: str | None, path: str | None) -> str | No
 def _parse(config: str) -> dict[str, Any]:
     example = """'{"method": "prompt_lookup", "num_speculative_tokens": 10}'"""
     try:
-        parsed = plain_json.parsed(config)
+        parsed = plain_json.parse(config)
     except ValueError as error:
         raise InputError(
-            f"--speculative-config is {shown(config)}, which is not JSON ({error}); "
+            f"--speculative-config is {shorten(config)}, which is not JSON ({error}); "
             f"pass an object such as {example}"
         ) from error
     if not isinstance(parsed, dict):
         raise InputError(
-            f"--speculative-config is {shown(parsed)}; pass a JSON object such as {example}"
+            f"--speculative-config is {shorten(parsed)}; pass a JSON object such as {example}"
         )
     return parsed

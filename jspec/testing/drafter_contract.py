@@ -33,13 +33,13 @@ from jspec.testing.promises import (
     promise,
     same_tokens,
 )
-from jspec.testing.subject import Subject, ragged
+from jspec.testing.subject import Subject, pad_prompts
 from jspec.testing.tree_contract import check_trees
 from jspec.testing.watch import (
     Poisoned,
     WatchedDrafter,
     WatchedModel,
-    drafted,
+    read_log,
 )
 from jspec.tree.sanitize import check_tree
 from jspec.types import Frame, PromptChunk, PyTree, Result
@@ -112,11 +112,13 @@ def check_drafter(
     if model is None:
         model = PrefixLM()
         model_params = model.init()
-    subject = Subject(WatchedModel(model), model_params, *ragged(prompts, model), max_new_tokens)
+    subject = Subject(
+        WatchedModel(model), model_params, *pad_prompts(prompts, model), max_new_tokens
+    )
     report = Report()
 
     _check_static(drafter, report)
-    drafter = _coupled(drafter, params, subject, report)
+    drafter = _couple(drafter, params, subject, report)
     with accepted_by_the_engine(_name(drafter)):
         tree = _tree_of(drafter, params, subject)
         # First without what watches it, so that a refusal names the drafter itself.
@@ -127,7 +129,7 @@ def check_drafter(
         same_tokens(first, plain, "tokens are those of plain decoding")
         consistent_stats(first, "statistics of a run")
         report.checked.append("tokens are those of plain decoding, greedy and sampled")
-        log = drafted(first.drafter_state)
+        log = read_log(first.drafter_state)
         check_trees(log, tree, model.vocab_size, report)
         check_cuts(subject, watched, params, plain, log, report)
         check_rows(subject, watched, params, report)
@@ -166,7 +168,7 @@ def _check_static(drafter: Drafter, report: Report) -> None:
     report.checked.append("static, hashable and equal to its copy")
 
 
-def _coupled(drafter: Drafter, params: PyTree, subject: Subject, report: Report) -> Drafter:
+def _couple(drafter: Drafter, params: PyTree, subject: Subject, report: Report) -> Drafter:
     """Returns the drafter, under the rule that keeps the tokens of plain decoding."""
     verifier = verifier_of(drafter)
     if verifier == COUPLED.verifier:

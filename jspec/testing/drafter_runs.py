@@ -15,7 +15,7 @@ from jspec.protocols import Drafting
 from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
-from jspec.testing.watch import NEVER, Log, WatchedDrafter, drafted, shapes, traced
+from jspec.testing.watch import NEVER, Log, WatchedDrafter, count_traces, read_log, shapes
 from jspec.types import PyTree, Result, State, Stopping
 
 _BACKOFF = 3
@@ -120,7 +120,7 @@ def check_goes_on(
         state = decoding.prefill(prompt=prompt, prompt_lengths=first, capacity=capacity, **asked)
         return decoding.prefill(prompt=rest, prompt_lengths=lengths - first, earlier=state, **asked)
 
-    state, programs = traced(subject.model, whole)
+    state, programs = count_traces(subject.model, whole)
     promise(
         programs == 0,
         f"what is appended compiles nothing: it traced the model {programs} times more",
@@ -154,7 +154,7 @@ def check_backoff(
         capacity = state.capacity
         first = decoding.prefill(prompt=prompt, prompt_lengths=lengths, capacity=capacity, **asked)
         read = decoding.prefill(prompt=read, prompt_lengths=counts, earlier=first, **asked)
-        own, same = (drafted(one.drafter_state) for one in (state, rounds(read, 1)))
+        own, same = (read_log(one.drafter_state) for one in (state, rounds(read, 1)))
         for row in np.flatnonzero(~own.done[-1]):
             for name in ("tokens", "parents", "valid"):
                 mine, its = (
@@ -234,7 +234,7 @@ def check_hot_start(
                 "a hot start compiles nothing: the memory that init gives should have the same "
                 f"{part} with and without an earlier state; cold {a}, hot {b}",
             )
-    hot, programs = traced(
+    hot, programs = count_traces(
         subject.model,
         lambda: subject.run(drafter, params, drafter_state=first.drafter_state),
     )

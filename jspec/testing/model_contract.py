@@ -172,7 +172,7 @@ def _check_chunks(subject: ModelSubject, reference: Output, report: Report) -> N
     count = len(PARENTS)
     positions, mask = text_of((len(PAST), count))
     positions = positions + PAST[:, None]
-    output = subject.apply(subject.drafted(), positions, mask, subject.memory())
+    output = subject.apply(subject.draft(), positions, mask, subject.memory())
     for row, past in enumerate(PAST.tolist()):
         for node in range(count):
             subject.same(
@@ -181,7 +181,7 @@ def _check_chunks(subject: ModelSubject, reference: Output, report: Report) -> N
                 f"a text in chunks is scored as the whole: row {row}, token {past + node}, after "
                 f"{past} committed tokens",
             )
-    stale = subject.apply(subject.drafted(), positions, mask, subject.memory(stale=True))
+    stale = subject.apply(subject.draft(), positions, mask, subject.memory(stale=True))
     for row in range(len(PAST)):
         subject.same(
             stale.logits[row],
@@ -201,7 +201,7 @@ def _check_chunks(subject: ModelSubject, reference: Output, report: Report) -> N
 
 def _check_tree(subject: ModelSubject, report: Report) -> None:
     mask = above(PARENTS)
-    batch, drafted = len(PAST), subject.drafted()
+    batch, drafted = len(PAST), subject.draft()
     masks = np.tile(mask, (batch, 1, 1))
     positions = PAST[:, None] + mask.sum(-1) - 1
     memory = subject.memory()
@@ -236,7 +236,7 @@ def _check_tree(subject: ModelSubject, report: Report) -> None:
 def _check_positions(subject: ModelSubject, memory: PyTree, report: Report) -> None:
     """Checks a chain whose nodes are in another order, with their positions and mask."""
     batch, count = len(PAST), len(_ORDER)
-    tokens = subject.drafted()[:, :count]
+    tokens = subject.draft()[:, :count]
     positions, mask = text_of((batch, count))
     positions = positions + PAST[:, None]
     straight = subject.apply(tokens, positions, mask, memory).logits
@@ -257,7 +257,7 @@ def _check_positions(subject: ModelSubject, memory: PyTree, report: Report) -> N
 def _check_commit(subject: ModelSubject, report: Report) -> None:
     """Checks that a path of a tree is committed as its text is read, in each row its own."""
     model, mask = subject.model, above(PARENTS)
-    drafted, batch = subject.drafted(), len(PAST)
+    drafted, batch = subject.draft(), len(PAST)
     positions = PAST[:, None] + mask.sum(-1) - 1
     masks = np.tile(mask, (batch, 1, 1))
     output = subject.apply(drafted, positions, masks, subject.memory())
@@ -304,7 +304,7 @@ def _check_rows_of(reference: PyTree, memory: PyTree, who: str) -> None:
 
 def _check_levels(subject: ModelSubject, report: Report) -> None:
     mask = above(PARENTS)
-    batch, drafted = len(PAST), subject.drafted()
+    batch, drafted = len(PAST), subject.draft()
     positions = PAST[:, None] + mask.sum(-1) - 1
     memory = subject.memory()
     at_once = subject.apply(drafted, positions, np.tile(mask, (batch, 1, 1)), memory).logits

@@ -72,7 +72,7 @@ class ModelSubject:
         """True if the model's memory can be cut back."""
         return hasattr(self.model, "until")
 
-    def drafted(self) -> Int[np.ndarray, "B N"]:
+    def draft(self) -> Int[np.ndarray, "B N"]:
         """Returns the forward pass of the tree's tokens, which follow the committed ones."""
         return np.stack(
             [row[past : past + len(PARENTS)] for row, past in zip(self.tokens, PAST, strict=True)]

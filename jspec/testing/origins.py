@@ -21,7 +21,7 @@ def names(drafter: Drafter) -> tuple[str, ...]:
 
 def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
     """Returns the tree of each of `names(drafter)`, in the same order."""
-    inner, aux = _unwrapped(drafter, aux)
+    inner, aux = _unwrap(drafter, aux)
     if not isinstance(inner, Merge):
         return (tree,)
     if aux is None:  # nobody was asked
@@ -34,7 +34,7 @@ def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
     )
 
 
-def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
+def _unwrap(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
     """Returns the drafter inside verification wrappers, and its `aux`."""
     while isinstance(drafter, DrafterWrapper):
         drafter, aux = drafter.drafter, getattr(aux, "inner", aux)
@@ -42,7 +42,7 @@ def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
 
 
 def _leaves(drafter: Drafter) -> Iterator[Drafter]:
-    inner, _ = _unwrapped(drafter, None)
+    inner, _ = _unwrap(drafter, None)
     if isinstance(inner, Merge):
         for member in inner.drafters:
             yield from _leaves(member)

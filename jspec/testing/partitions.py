@@ -11,7 +11,7 @@ from jspec.drafters.retrieval.prompt_lookup import PromptLookup
 from jspec.processors.log_probabilities import logprobs
 from jspec.protocols import CausalLM
 from jspec.testing.promises import Report, promise, same_tokens
-from jspec.testing.subject import ragged
+from jspec.testing.subject import pad_prompts
 from jspec.types import PyTree, Sampling
 
 _ROWS = 4
@@ -63,7 +63,7 @@ def check_partitions(
         raise InputError(f"there are {count} prompts; pass four")
     if "row_ids" in request:
         raise InputError("row_ids was given, and they are what is tried; leave them out")
-    prompt, lengths = (array[:_ROWS] for array in ragged(prompts, model))
+    prompt, lengths = (array[:_ROWS] for array in pad_prompts(prompts, model))
     options: dict[str, Any] = {"drafter": PromptLookup(3), "sampling": Sampling(1.0), "key": 0}
     options |= request | {"max_new_tokens": max_new_tokens}
     members = [*options.pop("processors", ()), logprobs(0, "temp_scaled_logprobs")]

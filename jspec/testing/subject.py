@@ -73,7 +73,7 @@ class Subject:
         return self.run(Autoregressive(), None, **changes)
 
 
-def ragged(
+def pad_prompts(
     prompts: Sequence[Sequence[int]] | None, model: CausalLM
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the (prompt, lengths) of texts, padded on the right. InputError for less than two."""

@@ -178,14 +178,14 @@ def shapes(state: PyTree) -> Any:
     return [(np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves], structure
 
 
-def drafted(state: Watched) -> Log:
+def read_log(state: Watched) -> Log:
     """Returns the log of a run on the host, cut to the rounds that there were."""
     log = jax.device_get(state.log)
     rounds = int(log.rounds)
     return jax.tree.map(lambda leaf: leaf if np.ndim(leaf) == 0 else leaf[:rounds], log)
 
 
-def traced(model: WatchedModel, call: Callable[[], Any]) -> tuple[Any, int]:
+def count_traces(model: WatchedModel, call: Callable[[], Any]) -> tuple[Any, int]:
     """Returns the result of a call, and the number of programs it traced the model for."""
     before = len(model.traces)
     result = call()

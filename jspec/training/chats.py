@@ -29,7 +29,7 @@ def row(line: str, template: str, place: str) -> str:
         '[{"role": "user", "content": "Add 1 and 1."}]'
     """
     try:
-        fields = plain_json.parsed(line)
+        fields = plain_json.parse(line)
         question = template.format(**fields) if template else None
     except json.JSONDecodeError as error:
         raise InputError(f"{place} is not JSON: {error.msg}; put one object on each line") from None
@@ -37,14 +37,14 @@ def row(line: str, template: str, place: str) -> str:
         raise InputError(f"{place} has no field {error} that the template names") from None
     except (ValueError, AttributeError, RecursionError) as error:
         raise InputError(f"{place} does not fit the template {template!r:.60}: {error}") from None
-    messages = asked(fields) if question is None else prompted(question)
+    messages = messages_to_answer(fields) if question is None else from_question(question)
     if not messages:
         names = ", ".join(("messages", *QUESTIONS))
         raise InputError(f"{place} asks nothing; give it one of {names}, or use a template")
     return json.dumps(messages, ensure_ascii=False)
 
 
-def asked(fields: Any) -> list[Mapping[str, Any]]:
+def messages_to_answer(fields: Any) -> list[Mapping[str, Any]]:
     """Returns a row's messages up to the user's last; none without a question."""
     if not isinstance(fields, Mapping):
         return []
@@ -56,10 +56,10 @@ def asked(fields: Any) -> list[Mapping[str, Any]]:
     question = next(questions, "").strip()
     instances = fields.get("instances") or [{}]
     extra = fields.get("input") or instances[0].get("input") or ""
-    return prompted(f"{question}\n\n{extra}".strip()) if question else []
+    return from_question(f"{question}\n\n{extra}".strip()) if question else []
 
 
-def prompted(question: str) -> list[Mapping[str, Any]]:
+def from_question(question: str) -> list[Mapping[str, Any]]:
     """Returns a conversation of one question."""
     text = question.strip().replace("\r\n", "\n")
     return [{"role": "user", "content": text}] if text else []

@@ -100,7 +100,7 @@ class Checkpoints:
         lines: list[dict[str, Any]] = []
         for text in path.read_bytes().splitlines() if path.is_file() else ():
             try:
-                lines.append(plain_json.parsed(text))
+                lines.append(plain_json.parse(text))
             except json.JSONDecodeError:
                 break
         return lines
@@ -135,7 +135,7 @@ def agree(path: Path, settings: Mapping[str, Any]) -> None:
         write_whole(path, json.dumps(mine, indent=2, sort_keys=True) + "\n")
         return
     try:
-        theirs = plain_json.parsed(path.read_bytes())
+        theirs = plain_json.parse(path.read_bytes())
         if not isinstance(theirs, dict):
             raise ValueError(f"it holds a {type(theirs).__name__}")
     except ValueError as error:

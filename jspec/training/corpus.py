@@ -154,7 +154,7 @@ def text_row(line: str, template: str, place: str) -> str:
             # Attributes would be Python's own.
             if field is not None and not re.fullmatch(r"[^\W\d]\w*(\[[^\]]*\])*", field):
                 raise ValueError(f"{{{field}}} names no field, as {{question}} or {{turns[0]}} do")
-        fields = plain_json.parsed(line)
+        fields = plain_json.parse(line)
         # "\r\n" inside a JSON string is still escaped when the file is read.
         text = template.format(**fields) if template else "\n".join(strings(fields))
     except json.JSONDecodeError as error:

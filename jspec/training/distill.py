@@ -187,13 +187,13 @@ def write(
                 "higher precision"
             )
         full = np.array([*start.prompt, *tokens[:length]], np.int32)
-        size = max(unlooped(full), len(start.prompt))
+        size = max(count_unlooped(full), len(start.prompt))
         finish = "loop" if size < len(full) else "stop" if status == Status.EOS else "length"
         results.append((full[:size].tolist(), finish))
     return results
 
 
-def unlooped(tokens: Int[np.ndarray, " T"]) -> int:
+def count_unlooped(tokens: Int[np.ndarray, " T"]) -> int:
     """Returns the number of tokens to keep: up to where a repetition has gone on for long.
 
     A repetition of period p <= PERIOD has gone on for long once each of the last max(LOOP, p)
@@ -256,7 +256,7 @@ class RowFile:
                 if not line.endswith(b"\n"):
                     break
                 try:
-                    self.tokens += len(plain_json.parsed(line)["tokens"])
+                    self.tokens += len(plain_json.parse(line)["tokens"])
                 except (ValueError, KeyError, TypeError):
                     raise InputError(
                         f"{path}, line {self.rows + 1} is not a row that this command wrote; keep "

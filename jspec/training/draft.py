@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 from jspec.protocols import CausalLM
 from jspec.training.distributions import forward
 from jspec.training.loop import Metrics
-from jspec.training.unroll import Batch, observed
+from jspec.training.unroll import Batch, observe_batch
 from jspec.types import PyTree
 
 
@@ -31,7 +31,7 @@ class NextDistribution:
         self, params: PyTree, frozen: PyTree, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns mean nats of a place, and how alike the two distributions are."""
-        seen = observed(self.target, frozen, batch, self.num_target_tokens).distributions
+        seen = observe_batch(self.target, frozen, batch, self.num_target_tokens).distributions
         assert seen is not None, "an objective that reads distributions asks for some"
         tokens, probs = seen.tokens[:, :-1], seen.probs[:, :-1]
         output = forward(self.model, params, batch.tokens[:, :-1])

@@ -34,7 +34,7 @@ class TrainingJob:
     epochs: float = 0.0
     scores: int = 0
 
-    def stepped(self, num_sequences: int) -> "TrainingJob":
+    def with_steps(self, num_sequences: int) -> "TrainingJob":
         """Returns the job with as many steps as its epochs take over so many sequences."""
         if not self.epochs:
             return self

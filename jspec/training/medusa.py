@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.arrays.top_k import top_k
 from jspec.protocols import CausalLM
 from jspec.training.loop import Metrics
-from jspec.training.unroll import Batch, draw_anchors, observed
+from jspec.training.unroll import Batch, draw_anchors, observe_batch
 from jspec.types import PyTree
 
 
@@ -90,7 +90,7 @@ def _ahead(
 ) -> _Ahead:
     """Returns the heads' scores at some positions of each row, drawn; 0: at all."""
     variables = {**frozen.get("borrowed", {}), "params": params}
-    states, length = observed(target, frozen, batch).hidden, batch.tokens.shape[1]
+    states, length = observe_batch(target, frozen, batch).hidden, batch.tokens.shape[1]
     anchors = jnp.broadcast_to(jnp.arange(length), batch.tokens.shape)
     valid = jnp.ones(anchors.shape, bool)
     if places:

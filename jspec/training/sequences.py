@@ -117,7 +117,7 @@ def holds_rows(path: Path) -> bool:
         return False
     with path.open(encoding="utf-8", errors="replace") as file:
         try:
-            first = plain_json.parsed(file.readline())
+            first = plain_json.parse(file.readline())
         except json.JSONDecodeError:
             return False
     return isinstance(first, dict) and isinstance(first.get("tokens"), list)
@@ -136,7 +136,7 @@ def read(path: Path, vocab_size: int) -> list[Row]:
     lines = path.read_text(encoding="utf-8").split("\n")
     for number, line in enumerate(lines[:-1], 1):
         try:
-            row = _row(plain_json.parsed(line))
+            row = _row(plain_json.parse(line))
             right = type(row.tokens) is list and all(
                 type(token) is int and 0 <= token < vocab_size for token in row.tokens
             )

@@ -85,9 +85,9 @@ class Unrolled:
             The loss, and `acceptance`, `state_loss` and `token_loss`, with one entry per step.
         """
         variables = {**frozen["borrowed"], "params": params}
-        states = observed(self.target, frozen, batch).hidden
+        states = observe_batch(self.target, frozen, batch).hidden
         anchors, valid = self._scored_places(batch)
-        placed = partial(_placed, index=anchors)
+        placed = partial(_gather, index=anchors)
         # Where the text goes on with a token that is not hot, hot ones have nothing to learn.
         learnable, hot = jnp.ones(batch.tokens.shape, bool), self.head.hot(variables)
         if hot is not None:
@@ -195,7 +195,7 @@ def draw_anchors(batch: Batch, count: int) -> tuple[Int[Array, "B A"], Bool[Arra
     return jax.vmap(draw)(batch.draws, follows)
 
 
-def _placed(values: Shaped[Array, "B T *S"], index: Int[Array, "B A"]) -> Shaped[Array, "B A *S"]:
+def _gather(values: Shaped[Array, "B T *S"], index: Int[Array, "B A"]) -> Shaped[Array, "B A *S"]:
     return jax.vmap(lambda row, index: row[index])(values, index)
 
 
@@ -210,7 +210,7 @@ def ahead(array: Shaped[Array, "B T+1 *S"], step: int) -> Shaped[Array, "B T *S"
     return jnp.roll(array, -1 - step, axis=1)[:, :-1]
 
 
-def observed(
+def observe_batch(
     target: CausalLM, frozen: PyTree, batch: Batch, num_target_tokens: int = 0
 ) -> Observed:
     """Returns what the target makes of a batch, in float32 and without gradients.

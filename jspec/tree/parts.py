@@ -118,14 +118,14 @@ def take_nodes(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
 def places(chosen: Int[Array, "B n"], nodes: Int[Array, "B N"]) -> Int[Array, "B N"]:
     """Returns the number of chosen ids before each node: its place, if it is chosen."""
 
-    def compared(chosen, nodes):
+    def compare(chosen, nodes):
         # A search by halves is a loop, which a GPU's host launches step by step.
         return (chosen[:, None, :] < nodes[..., None]).sum(-1, dtype=jnp.int32)
 
-    def searched(chosen, nodes):
+    def search(chosen, nodes):
         return jax.vmap(jnp.searchsorted)(chosen, nodes).astype(jnp.int32)
 
-    return jax.lax.platform_dependent(chosen, nodes, cpu=searched, default=compared)
+    return jax.lax.platform_dependent(chosen, nodes, cpu=search, default=compare)
 
 
 def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
@@ -147,11 +147,11 @@ def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
         none = jnp.full(size, absent, jnp.int32)
         return jax.vmap(lambda index: none.at[index].min(entries, mode="drop"))(places)
 
-    def compared(places):
+    def compare(places):
         hits = places[:, :, None] == jnp.arange(size)[None, None]
         return jnp.where(hits, entries[:, None], absent).min(1).astype(jnp.int32)
 
-    return jax.lax.platform_dependent(places, cpu=scatter, default=compared)
+    return jax.lax.platform_dependent(places, cpu=scatter, default=compare)
 
 
 def along(

@@ -116,7 +116,7 @@ def acceptance(
     short = 1 - ratios
     passes = jnp.where(short > 0, mass[1:] / jnp.where(short > 0, mass[1:] + short, 1.0), 1.0)
     accept = jnp.where(steps[1:] == length, ratios, jnp.where(steps[1:] < length, passes, 0.0))
-    return accept, samplings.normalised(residual, p)
+    return accept, samplings.normalise(residual, p)
 
 
 def _path(tree: Tree) -> Int[Array, "B P"]:

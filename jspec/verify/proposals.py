@@ -91,7 +91,7 @@ def coupled(
             barred = zero & (temperature > 0)[..., None]
             return jnp.where(barred, scores - _LAST, free)
 
-        cut = samplings.filtered(target, logits.shape[-1]).any()
+        cut = samplings.has_filter(target, logits.shape[-1]).any()
         scores = jax.lax.cond(cut, last, lambda free: free, scores + (temperature * noise)[:, None])
     scores, tokens = top_k(scores, size)
     q = samplings.node_probabilities(logits, sampling or frame.sampling or Sampling())

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
-from jspec.sampling import argmax, normalised, one_hot
+from jspec.sampling import argmax, normalise, one_hot
 
 NodeDecision = tuple[Float[Array, " K"], Float[Array, " V"]]
 """The probability with which each child is accepted, and the residual distribution."""
@@ -58,7 +58,7 @@ def deterministic_proposal(
     # an exhausted distribution is accepted with exactly 1.
     remaining = jnp.cumsum(mass[::-1])[::-1] + rest.sum()
     accept = jnp.where(mass > 0, mass / jnp.where(remaining > 0, remaining, 1.0), 0.0)
-    return accept, normalised(rest, p)
+    return accept, normalise(rest, p)
 
 
 @_by_token
@@ -177,7 +177,7 @@ def k_seq(
     _, gamma = jax.lax.fori_loop(0, jnp.finfo(p.dtype).nmant + 1, halve, vary(bounds, p, q))
     overlap, tried = attempts(gamma)
     accept = jnp.where(valid, _ratio(overlap[children], q[children]), 0.0)
-    return accept, normalised(jnp.maximum(p - tried * overlap, 0.0), p)
+    return accept, normalise(jnp.maximum(p - tried * overlap, 0.0), p)
 
 
 def _one_by_one(
@@ -205,7 +205,7 @@ def _one_by_one(
     last = jnp.where(valid, jnp.arange(1, children.shape[0] + 1), 0).max(initial=0)
     start = jnp.zeros(children.shape, p.dtype), p, q.astype(p.dtype)
     accept, rest, _ = jax.lax.fori_loop(0, last, visit, vary(start, p, q))
-    return accept, jnp.where(last > 0, normalised(rest, p), p)
+    return accept, jnp.where(last > 0, normalise(rest, p), p)
 
 
 def _ratio(target: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array, "*K"]:

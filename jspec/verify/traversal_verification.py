@@ -102,7 +102,7 @@ def _traverse(
     all_q = tree.q
     nodes, levels = jnp.arange(p.shape[0], dtype=jnp.int32), jnp.arange(tree.depth + 1)
 
-    def drawn_from(node: Int[Array, ""]) -> Float[Array, " V"]:
+    def draw_from(node: Int[Array, ""]) -> Float[Array, " V"]:
         # A node without children needs no row, and may have none.
         return all_q[jnp.minimum(rows[node], all_q.shape[0] - 1)].astype(p.dtype)
 
@@ -114,7 +114,7 @@ def _traverse(
         child = below.argmax().astype(jnp.int32)
         # One level changes: the child's, or the one above a node that is refused.
         level = jnp.where(down, now.depth + 1, jnp.where(passes, now.depth, above))
-        entered = _enter(now, tree.tokens[child]), p[child], drawn_from(child)
+        entered = _enter(now, tree.tokens[child]), p[child], draw_from(child)
         refused = _refuse(now, above, tree.tokens[now.node])
         same = now.ratio[level], now.p[level], now.q[level]
         ratio, of_p, of_q = jax.tree.map(
@@ -142,7 +142,7 @@ def _traverse(
         path=jnp.zeros(levels.shape, jnp.int32),
         ratio=jnp.ones(levels.shape, p.dtype),
         p=jnp.broadcast_to(p[0], (len(levels), p.shape[1])),
-        q=jnp.broadcast_to(drawn_from(zero), (len(levels), p.shape[1])),
+        q=jnp.broadcast_to(draw_from(zero), (len(levels), p.shape[1])),
         gone=jnp.zeros(nodes.shape, bool),
         passed=jnp.zeros((), bool),
     )
@@ -169,5 +169,5 @@ def _refuse(
     mass, short = surplus.sum(), 1 - ratio
     # Below a certain node something passes for certain: that nothing did is rounding.
     ratio = jnp.where(short > 0, mass / jnp.where(short > 0, mass + short, 1.0), 1.0)
-    residual = samplings.normalised(surplus, p)
-    return ratio, residual, samplings.normalised(jnp.where(gone, 0.0, q), q)
+    residual = samplings.normalise(surplus, p)
+    return ratio, residual, samplings.normalise(jnp.where(gone, 0.0, q), q)

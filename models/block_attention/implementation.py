@@ -11,7 +11,7 @@ from jspec.memory import Rounded
 from jspec.models.attention import Cached, Implementation, finite
 from jspec.models.block_attention import visits
 from jspec.models.block_attention.kernel import AttentionWork, Triton
-from jspec.models.online_softmax import Softmax, merged
+from jspec.models.online_softmax import Softmax, merge
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class BlockAttention(Implementation):
         keys, values = (
             jnp.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)]) for x in finite(keys, values)
         )
-        words = visits.packed(jnp.pad(seen, [(0, 0), (0, 0), (0, more)]))
+        words = visits.pack_bits(jnp.pad(seen, [(0, 0), (0, 0), (0, more)]))
         # A tile holds all group-mates of few nodes, which leaves most blocks to skip.
         group = count // seen.shape[1]
-        rows = pad_queries(_turned(queries, group), launch.tile)
+        rows = pad_queries(_swap_axes(queries, group), launch.tile)
         words = pad_queries(jnp.repeat(words, group, axis=1), launch.tile)
         listed = visits.of_bits(words, launch.tile, launch.block)
         work = AttentionWork(rows, keys, values, words, listed)
         found = launch(work, visits.in_bits, soft_cap)
-        return Softmax(*(_turned(part[:, :, :count], count // group) for part in found))
+        return Softmax(*(_swap_axes(part[:, :, :count], count // group) for part in found))
 
     def with_past(
         self,
@@ -101,7 +101,7 @@ class BlockAttention(Implementation):
             jnp.stack([own, past[:, :, :count]], axis=2)
             for own, past in zip(softmax, found, strict=True)
         )
-        return merged(Softmax(*parts))
+        return merge(Softmax(*parts))
 
 
 OF_LARGE_TREES = BlockAttention(nodes=Triton(64, 32))
@@ -114,10 +114,10 @@ def fit(launch: Triton | None, queries: Float[Array, "B H Q D"], slots: int) -> 
     # XLA cannot split a kernel over devices.
     if launch is None or not (mesh.empty or mesh.size == 1):
         return None
-    return launch.sized(queries.shape[2], slots, queries.shape[3])
+    return launch.with_sizes(queries.shape[2], slots, queries.shape[3])
 
 
-def _turned(array: Float[Array, "B H A*B D"], first: int) -> Float[Array, "B H B*A D"]:
+def _swap_axes(array: Float[Array, "B H A*B D"], first: int) -> Float[Array, "B H B*A D"]:
     """Returns the two shared axes swapped; `first` is the size of the first."""
     batch, heads, both, dim = array.shape
     parts = array.reshape(batch, heads, first, both // first, dim)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.models.block_attention.visits import Seen, Visits
-from jspec.models.online_softmax import LOW, Softmax, capped, joined, merged, scores_of
+from jspec.models.online_softmax import LOW, Softmax, cap, join, merge, scores_of
 
 _TRITON = "jax.experimental.pallas.triton"
 
@@ -74,7 +74,7 @@ def visit(
     keys, values = (part.astype(queries.dtype) for part in held)
     slots = start + jax.lax.broadcasted_iota(jnp.int32, (1, keys.shape[0]), 1)
     scores = scores_of(queries, keys, soft_cap)
-    return joined(softmax, jnp.where(seen(reach, number, slots), scores, LOW), values)
+    return join(softmax, jnp.where(seen(reach, number, slots), scores, LOW), values)
 
 
 def follow(
@@ -87,7 +87,7 @@ def follow(
 ) -> Softmax:
     """Returns a tile's softmax, joined by a key and a value for each query."""
     key, value, rows = (x.astype(jnp.float32) for x in (key, value, queries))
-    score = jnp.where(there, capped((rows * key).sum(-1, keepdims=True), soft_cap), LOW)
+    score = jnp.where(there, cap((rows * key).sum(-1, keepdims=True), soft_cap), LOW)
     top = jnp.maximum(softmax.top, score)
     before, weight = jnp.exp(softmax.top - top), jnp.exp(score - top)
     return Softmax(top, before * softmax.total + weight, before * softmax.mixed + weight * value)
@@ -117,7 +117,7 @@ class Triton:
         InputError: if a size is not as it says.
 
     Example:
-        >>> Triton(tile=64, block=32).sized(queries=12, slots=100, dim=64).tile
+        >>> Triton(tile=64, block=32).with_sizes(queries=12, slots=100, dim=64).tile
         16
     """
 
@@ -143,7 +143,7 @@ class Triton:
         for name in ("num_splits", "num_warps", "num_stages"):
             check_integer(name, getattr(self, name), 1, None)
 
-    def sized(self, queries: int, slots: int, dim: int) -> "Triton | None":
+    def with_sizes(self, queries: int, slots: int, dim: int) -> "Triton | None":
         """Returns the same for arrays of such sizes; None: it cannot. Triton wants powers of two,
         and a JAX that still has it.
 
@@ -241,5 +241,5 @@ class Triton:
             *tail[:1],
             *(x.reshape(batch * heads, -1, dim) for x in tail[1:]),
         )
-        softmax = merged(Softmax(*found))
+        softmax = merge(Softmax(*found))
         return Softmax(*(part.reshape(batch, heads, count, -1) for part in softmax))

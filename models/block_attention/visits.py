@@ -25,7 +25,7 @@ class Visits(NamedTuple):
     """The number of blocks to visit."""
 
 
-def listed(wanted: Bool[Array, "B T C"]) -> Visits:
+def list_blocks(wanted: Bool[Array, "B T C"]) -> Visits:
     """Returns the blocks that are wanted, in rising order."""
     numbers = jnp.arange(wanted.shape[-1], dtype=jnp.int32)
     place = jnp.cumsum(wanted, axis=-1, dtype=jnp.int32) - 1
@@ -36,7 +36,7 @@ def listed(wanted: Bool[Array, "B T C"]) -> Visits:
     )
 
 
-def packed(seen: Bool[Array, "B N K"]) -> Int[Array, "B N W"]:
+def pack_bits(seen: Bool[Array, "B N K"]) -> Int[Array, "B N W"]:
     """Returns a mask as bits, `WORD` keys to an integer; K is a multiple of `WORD`."""
     bits = seen.reshape(*seen.shape[:-1], -1, WORD).astype(jnp.uint32)
     words = (bits << jnp.arange(WORD, dtype=jnp.uint32)).sum(-1, dtype=jnp.uint32)
@@ -47,7 +47,7 @@ def of_bits(words: Int[Array, "B Q W"], tile: int, block: int) -> Visits:
     """Returns the blocks in which some query of a tile sees some key."""
     batch, queries, _ = words.shape
     tiles = words.reshape(batch, queries // tile, tile, -1, block // WORD)
-    return listed((tiles != 0).any((2, 4)))
+    return list_blocks((tiles != 0).any((2, 4)))
 
 
 def of_range(limits: Int[Array, "B Q 2"], tile: int, block: int, slots: int) -> Visits:

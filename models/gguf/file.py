@@ -62,7 +62,7 @@ class GGUFTensors:
         """Returns one tensor in float32."""
         return self.rows(name, slice(None))
 
-    def packed(self, name: str, kind: str) -> np.ndarray | None:
+    def read_blocks(self, name: str, kind: str) -> np.ndarray | None:
         """Returns the bytes of one matrix by rows; None if it is not stored in this format, or in
         Q4_0 or Q5_0 where it is Q8_0, which holds the same weights.
         """

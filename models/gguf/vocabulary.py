@@ -98,7 +98,7 @@ def tokenizer(header: Header) -> Tokenizer:
     """Returns the tokenizer: byte-level BPE ("gpt2") or SentencePiece's BPE ("llama")."""
     data = header.metadata
     kind = data.text("tokenizer.ggml.model")
-    tokens = data.listed("tokenizer.ggml.tokens", str, [])
+    tokens = data.list_of("tokenizer.ggml.tokens", str, [])
     if not tokens or kind in (None, "none", "no_vocab"):
         raise InputError(
             f"{header.file} has no tokenizer; take a file with one, or load with "
@@ -106,7 +106,7 @@ def tokenizer(header: Header) -> Tokenizer:
         )
     builders = {"gpt2": _byte_level, "llama": _sentencepiece}
     build = builders[data.choice("tokenizer.ggml.model", list(builders), None)]
-    kinds = data.listed("tokenizer.ggml.token_type", int, []) or [_NORMAL] * len(tokens)
+    kinds = data.list_of("tokenizer.ggml.token_type", int, []) or [_NORMAL] * len(tokens)
     if len(kinds) != len(tokens):
         raise InputError(
             f"{header.file} has {len(tokens)} tokens and {len(kinds)} kinds of tokens; "
@@ -133,7 +133,7 @@ def tokenizer(header: Header) -> Tokenizer:
 def special_tokens(header: Header) -> Mapping[str, str]:
     """Returns texts of the special tokens, by the names that chat templates have for them."""
     data = header.metadata
-    tokens = data.listed("tokenizer.ggml.tokens", str, [])
+    tokens = data.list_of("tokenizer.ggml.tokens", str, [])
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
     ids = {name: data.token(f"tokenizer.ggml.{here}_token_id") for here, name in names.items()}
     return {

@@ -102,7 +102,7 @@ class TransformerHead(Decoder):
         return logits
 
 
-def gathered(head: Any, variables: PyTree) -> PyTree:
+def gather_hot(head: Any, variables: PyTree) -> PyTree:
     """Returns the variables with the hot tokens' rows gathered."""
     if not head.config.hot_tokens:
         return variables

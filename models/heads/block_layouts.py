@@ -68,7 +68,7 @@ def read(
         width = shape.hidden_size + (rank if with_token else 0)
     config = BlockConfig(
         **{**asdict(shape), "rope_scaling": shape.rope_scaling},
-        taps=_checked_taps(layout.taps, settings.source),
+        taps=_check_taps(layout.taps, settings.source),
         block_size=_block_size(layout.head, settings),
         first_slot=layout.first_slot,
         causal=layout.causal,
@@ -134,7 +134,7 @@ def _after(outputs: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(number + 1 for number in outputs)
 
 
-def _checked_taps(taps: tuple[int, ...], source: str) -> tuple[int, ...]:
+def _check_taps(taps: tuple[int, ...], source: str) -> tuple[int, ...]:
     if list(taps) != sorted(set(taps)):
         raise InputError(f"{source} reads layers {list(taps)}, which do not rise; correct them")
     return taps

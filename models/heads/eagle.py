@@ -72,7 +72,7 @@ class EAGLEHead(TransformerHead):
     ) -> Float[Array, "B N d"]:
         """Returns the scores of the hot tokens, whatever is before: these states know it."""
         del tokens
-        # Gathered once for decoding, see `base.gathered`.
+        # Gathered once for decoding, see `base.gather_hot`.
         has_rows = self.has_variable("hot", "head")
         rows = self.get_variable("hot", "head") if has_rows else self.hot_rows()["head"]
         return unembed(hidden.astype(self.dtype), rows)

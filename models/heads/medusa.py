@@ -104,7 +104,7 @@ class MedusaHeads(nn.Module):
             table = (config.vocab_size, config.hidden_size)
             self.variable("target", "head", jnp.zeros, table, self.param_dtype)
             self.variable("scored", "ids", jnp.arange, config.hot_tokens)
-            # Gathered once for decoding, see `base.gathered`.
+            # Gathered once for decoding, see `base.gather_hot`.
             has_rows = self.has_variable("hot", "head")
             rows = self.get_variable("hot", "head") if has_rows else self.hot_rows()["head"]
         scores = []

@@ -78,7 +78,8 @@ def read(
     if names is None:
         raise InputError(
             f"{folder} holds no draft head that is known (EAGLE, Medusa, blocks or MTP by its "
-            f"tensors, of which {weights.listed(files.files, 'tensor')}); name the folder of one"
+            f"tensors, of which {weights.list_names(files.files, 'tensor')}); name the folder of "
+            "one"
         )
     check_kind(str(folder), names.kind, only)
     model: Any = target.model
@@ -288,13 +289,13 @@ def _check(folder: Path, files: Files, names: Names, layout: HeadLayout) -> None
     }
     if missing := shapes.keys() - names.tensors.keys():
         raise InputError(
-            f"{folder} lacks {weights.listed(missing, 'tensor')} of a head of kind {names.kind}; "
-            "download it again"
+            f"{folder} lacks {weights.list_names(missing, 'tensor')} of a head of kind "
+            f"{names.kind}; download it again"
         )
     if extra := names.tensors.keys() - shapes.keys() - set(layout.beside):
         raise InputError(
-            f"{folder} holds {weights.listed(extra, 'tensor')} that a head of kind {names.kind} "
-            "has no place for; it is a variant that jspec does not implement"
+            f"{folder} holds {weights.list_names(extra, 'tensor')} that a head of kind "
+            f"{names.kind} has no place for; it is a variant that jspec does not implement"
         )
     for name, shape in shapes.items():
         if (actual := files.shape(names.tensors[name])) != shape:

@@ -11,7 +11,7 @@ from flax.traverse_util import unflatten_dict
 
 from jspec._validate.errors import InputError
 from jspec.models import blocks
-from jspec.models.heads.base import gathered
+from jspec.models.heads.base import gather_hot
 from jspec.models.heads.block import BlockHead
 from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.eagle3 import EAGLE3Head
@@ -42,10 +42,10 @@ class HeadKind:
 
 HEAD_KINDS: Mapping[str, HeadKind] = {
     "block": HeadKind(BlockHead),
-    "eagle": HeadKind(EAGLEHead, prepare=gathered),
+    "eagle": HeadKind(EAGLEHead, prepare=gather_hot),
     "eagle3": HeadKind(EAGLE3Head),
     "lyanna": HeadKind(LyannaHead, prepare=collapse),
-    "medusa": HeadKind(MedusaHeads, reads_tokens=False, prepare=gathered),
+    "medusa": HeadKind(MedusaHeads, reads_tokens=False, prepare=gather_hot),
     "mtp": HeadKind(MTPHead),
 }
 

@@ -102,7 +102,7 @@ class Settings:
             )
         return value
 
-    def listed(self, name: str, kind: type, default: Sequence[Any]) -> Sequence[Any]:
+    def list_of(self, name: str, kind: type, default: Sequence[Any]) -> Sequence[Any]:
         """Returns a list whose entries are of one kind."""
         value = self.get(name, default)
         if not isinstance(value, list | tuple) or not all(type(entry) is kind for entry in value):
@@ -124,7 +124,7 @@ def read(file: Path, required: bool = True) -> Settings:
     if not required and not file.is_file():
         return Settings({}, str(file))
     try:
-        values = plain_json.parsed(file.read_text(encoding="utf-8"))
+        values = plain_json.parse(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read as JSON ({error}); restore the file") from error
     if not isinstance(values, Mapping):

@@ -49,16 +49,16 @@ def deepseek_v2(settings: Settings) -> LlamaConfig:
 
 def deepseek_v3(settings: Settings) -> LlamaConfig:
     """Reads DeepSeek-V3 (arXiv 2412.19437): latents, and a router without an auxiliary loss."""
-    experts = corrected(settings, routed=256, inner=2048, groups=8, chosen_groups=4, scale=2.5)
+    experts = read_experts(settings, routed=256, inner=2048, groups=8, chosen_groups=4, scale=2.5)
     interleaved = settings.flag("rope_interleave", True)
     return _latent(settings, behind_dense(settings, experts, 3), 4096, interleaved)
 
 
 def glm4_moe_lite(settings: Settings) -> LlamaConfig:
     """Reads DeepSeek-V3's attention and router in other sizes."""
-    experts = corrected(settings, routed=64, inner=1536, scale=1.8, top_k=4)
+    experts = read_experts(settings, routed=64, inner=1536, scale=1.8, top_k=4)
     count = settings.count("num_hidden_layers")
-    kinds = settings.listed("mlp_layer_types", str, ["dense", *["sparse"] * (count - 1)])
+    kinds = settings.list_of("mlp_layer_types", str, ["dense", *["sparse"] * (count - 1)])
     if len(kinds) != count or set(kinds) - {"dense", "sparse"}:
         raise InputError(
             f"{settings.source} has mlp_layer_types = {kinds!r:.60}; it has to be 'dense' or "
@@ -114,7 +114,7 @@ def _latent(
 
 def glm4_moe(settings: Settings) -> LlamaConfig:
     """Reads partly rotated heads, and DeepSeek-V3's router."""
-    experts = corrected(settings, routed=128, inner=1408)
+    experts = read_experts(settings, routed=128, inner=1408)
     return shape(
         settings,
         context=settings.size("max_position_embeddings", 131072),
@@ -127,7 +127,7 @@ def glm4_moe(settings: Settings) -> LlamaConfig:
     )
 
 
-def corrected(
+def read_experts(
     settings: Settings,
     routed: int,
     inner: int,

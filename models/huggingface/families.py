@@ -218,7 +218,7 @@ FAMILIES = (
 
 def find(settings: Settings) -> Family:
     """Returns the family that a config.json names."""
-    names = settings.listed("architectures", str, [])
+    names = settings.list_of("architectures", str, [])
     name = names[0] if names else settings.get("model_type")
     for family in FAMILIES:
         if name in (family.architecture, family.model_type):

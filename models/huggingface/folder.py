@@ -27,7 +27,7 @@ class Folder:
             raise InputError(
                 f"{self.path} has no config.json; name a folder in Hugging Face layout"
             )
-        fields = quantised.described(self.path, config_json.read(self.path / "config.json"))
+        fields = quantised.with_quantisation(self.path, config_json.read(self.path / "config.json"))
         quantised.reader(fields)  # refused before anything else is read
         return fields
 

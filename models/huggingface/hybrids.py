@@ -146,7 +146,7 @@ def granite(settings: Settings) -> LlamaConfig:
 
 def _kinds(settings: Settings, usual: Sequence[str]) -> list[str]:
     """Returns what each layer is; names of before `transformers` 5 mean the same."""
-    types = settings.listed("layer_types", str, settings.get("layers_block_type", usual))
+    types = settings.list_of("layer_types", str, settings.get("layers_block_type", usual))
     kinds = [str(_OLD_NAMES.get(kind, kind)) for kind in types]
     if strange := sorted(set(kinds) - {_MIXER, _ATTENTION}):
         raise InputError(

@@ -44,7 +44,7 @@ def qwen2(settings: Settings) -> LlamaConfig:
         settings,
         context=settings.size("max_position_embeddings", 32768),
         kv_heads=settings.size("num_attention_heads"),
-        windows=_switched_windows(settings),
+        windows=_read_windows(settings),
         qkv_bias=True,
     )
 
@@ -56,7 +56,7 @@ def qwen3(settings: Settings) -> LlamaConfig:
         context=settings.size("max_position_embeddings", 32768),
         kv_heads=settings.size("num_attention_heads"),
         head_dim=128,
-        windows=_switched_windows(settings),
+        windows=_read_windows(settings),
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,
@@ -221,7 +221,7 @@ def kinds(settings: Settings, usual: Sequence[bool]) -> list[bool]:
     types = settings.get("layer_types")
     if types is None:
         return list(usual)
-    types = settings.listed("layer_types", str, [])
+    types = settings.list_of("layer_types", str, [])
     strange = sorted(set(types) - {"full_attention", "sliding_attention"})
     if strange:
         raise InputError(
@@ -235,7 +235,7 @@ def kinds(settings: Settings, usual: Sequence[bool]) -> list[bool]:
     return [kind == "sliding_attention" for kind in types]
 
 
-def _switched_windows(settings: Settings) -> list[int | None]:
+def _read_windows(settings: Settings) -> list[int | None]:
     """Qwen's window counts only where `use_sliding_window` is on, and in the later layers."""
     first = settings.get("max_window_layers", 28)
     usual = [layer >= first for layer in range(settings.count("num_hidden_layers"))]

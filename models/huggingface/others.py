@@ -29,7 +29,7 @@ def smollm3(settings: Settings) -> LlamaConfig:
     count = settings.count("num_hidden_layers")
     each = settings.size("no_rope_layer_interval", 4)
     usual = [(layer + 1) % each for layer in range(count)]
-    turned = settings.listed("no_rope_layers", int, usual)[:count]
+    turned = settings.list_of("no_rope_layers", int, usual)[:count]
     slides = settings.flag("use_sliding_window", False)
     size = window(settings, None) if slides else None
     sliding = kinds(settings, [not turn for turn in turned])

@@ -88,7 +88,10 @@ class Float8(Dequantised):
         scale_names = [f"{name}{end}" for end in _SCALES_OF if f"{name}{end}" in self.shards.files]
         if not scale_names:
             return super().rows(name, rows)
-        values, scales = self.shards.mapped(name), np.asarray(self.shards.mapped(scale_names[0]))
+        values, scales = (
+            self.shards.memory_map(name),
+            np.asarray(self.shards.memory_map(scale_names[0])),
+        )
         if values.dtype != ml_dtypes.float8_e4m3fn or values.ndim != 2:
             raise self.fail(name, f"is {values.dtype} of shape {list(values.shape)} and has scales")
         tall, wide = self.block or (1 if scales.size > 1 else len(values), values.shape[1])
@@ -153,7 +156,7 @@ class Float4(Dequantised):
         return shapes[0]
 
 
-def described(folder: Path, fields: Settings) -> Settings:
+def with_quantisation(folder: Path, fields: Settings) -> Settings:
     """Returns config.json's fields, completed by `HF_QUANT`."""
     if fields.get("quantization_config") or not (folder / HF_QUANT).is_file():
         return fields
@@ -193,7 +196,7 @@ def reader(fields: Settings) -> Callable[[Shards], Shards | Dequantised]:
 
 def _block(fields: Settings, name: str) -> tuple[int, int]:
     """Returns the rows and columns that share a scale."""
-    sizes = fields.listed(name, int, [])
+    sizes = fields.list_of(name, int, [])
     if len(sizes) != 2 or min(sizes) < 1:
         raise InputError(
             f"{fields.source} has {name} = {sizes!r:.60}; it has to be two integers of at least 1"

@@ -56,7 +56,7 @@ def qwen3_moe(settings: Settings) -> LlamaConfig:
 def each_or_common(settings: Settings, experts: Experts) -> list[Experts | None]:
     """Returns layers of `mlp_only_layers`, and those between the steps, have a common MLP."""
     count, step = settings.count("num_hidden_layers"), settings.size("decoder_sparse_step", 1)
-    common = settings.listed("mlp_only_layers", int, [])
+    common = settings.list_of("mlp_only_layers", int, [])
     routed = [layer not in common and not (layer + 1) % step for layer in range(count)]
     return [experts if is_routed else None for is_routed in routed]
 

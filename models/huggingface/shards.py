@@ -32,7 +32,7 @@ class Shards:
     paths: Mapping[str, Path] = field(default_factory=dict)
     """The file of each tensor."""
     places: dict[Path, dict[str, int]] = field(default_factory=dict, init=False, compare=False)
-    """Offsets of tensors in the files that `mapped` has read."""
+    """Offsets of tensors in the files that `memory_map` has read."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.files[name].get_slice(name).get_shape())
@@ -51,7 +51,7 @@ class Shards:
             )
         return self.files[name].get_slice(name)[rows]
 
-    def mapped(self, name: str) -> np.ndarray:
+    def memory_map(self, name: str) -> np.ndarray:
         """Returns a tensor of any dtype where it lies, memory-mapped: NumPy has no 8-bit floats."""
         kind = self.files[name].get_slice(name).get_dtype()
         if kind not in (dtypes := {**DTYPES, "F8_E4M3": ml_dtypes.float8_e4m3fn}):
@@ -85,7 +85,7 @@ def open_folder(folder: Path) -> Shards:
     As in `transformers`, a whole file goes before an index that names others, and a tensor is read
     from the file that the index names for it, whatever else the files hold.
     """
-    index = indexed(folder)
+    index = read_index(folder)
     if (folder / SINGLE).is_file() and SINGLE not in index.values():
         return open_file(folder / SINGLE)
     if (folder / INDEX).is_file():
@@ -108,7 +108,7 @@ def open_file(file: Path) -> Shards:
     return Shards(file.parent, dict.fromkeys(names, opened), paths=dict.fromkeys(names, file))
 
 
-def indexed(folder: Path) -> Mapping[str, str]:
+def read_index(folder: Path) -> Mapping[str, str]:
     """Returns the file of each tensor, as a folder's index has it; nothing where there is none."""
     if not (folder / INDEX).is_file():
         return {}

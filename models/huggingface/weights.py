@@ -31,10 +31,10 @@ class Weight:
         """Shape of our parameter."""
         rows = sum(shape[0] for shape in self.shapes) // (self.groups or 1)
         stacked = (rows, *self.shapes[0][1:])
-        axes = self._turned(stacked)
+        axes = self._permute(stacked)
         return axes if self.groups is None else (self.groups, *axes)
 
-    def _turned(self, axes: Sequence[Any]) -> tuple[Any, ...]:
+    def _permute(self, axes: Sequence[Any]) -> tuple[Any, ...]:
         """Returns what belongs to the axes of the file's tensors, by ours; or the other way."""
         if not self.transposed:
             return tuple(axes)
@@ -58,7 +58,7 @@ class Weight:
         joined = np.empty([len(bound) for bound in bounds], dtype)
         parts = joined[None] if self.groups is None else joined
         groups = range(1) if self.groups is None else bounds.pop(0)
-        rows, *rest = self._turned(bounds)
+        rows, *rest = self._permute(bounds)
         columns = tuple(slice(bound.start, bound.stop) for bound in rest)
         each = len(self.names) // (self.groups or 1)
         for group, part in zip(groups, parts, strict=True):
@@ -126,7 +126,7 @@ def affine(path: Path, name: str, size: int) -> Iterator[Weight]:
     yield Weight((*path, "bias"), (f"{name}.bias",), ((size,),))
 
 
-def listed(names: Iterable[str], noun: str) -> str:
+def list_names(names: Iterable[str], noun: str) -> str:
     """Returns the number of names, and the first three of them."""
     names = sorted(names)
     more = ", ..." if len(names) > 3 else ""

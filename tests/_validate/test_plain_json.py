@@ -26,7 +26,9 @@ READERS = {
     "rows of tokens": lambda file: sequences.read(file, 10),
     "rows that were written": _rows,
     "settings of a run": lambda file: checkpoints.agree(file, {"a": 1}),
-    "command of a run": lambda file: train_resume.asked(file.parent, True, None, {}, {}, {}),
+    "command of a run": lambda file: train_resume.resume_arguments(
+        file.parent, True, None, {}, {}, {}
+    ),
     "--logit-bias": lambda file: parse_logit_bias(file.read_text()),
     "rows of a bench": Ledger,
 }

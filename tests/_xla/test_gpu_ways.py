@@ -49,7 +49,7 @@ def test_a_generation_is_the_same(monkeypatch, method, request_, least):
         jax.clear_caches()  # of programs that were traced the other way
         return jspec.decode(MODEL, PARAMS, **ASK, **method, **request_)
 
-    with monkeypatch.context() as patch, backend.planned("gpu"):
+    with monkeypatch.context() as patch, backend.plan_for("gpu"):
         patch.setattr(jax.lax, "platform_dependent", way)
         found = generated()
     assert len(chosen) >= least

@@ -124,7 +124,7 @@ def test_tokens_are_looked_up_in_a_table_that_devices_share(tokens):
     """`.ci/ahead.py` has what they exchange for it on GPUs."""
     table = np.random.default_rng(0).normal(size=(VOCAB, 16)).astype(np.float32)
     split = NamedSharding(mesh_of(1, 8), PartitionSpec("model"))
-    found = jax.jit(mesh_axes.looked_up)(jax.device_put(table, split), jnp.array(tokens))
+    found = jax.jit(mesh_axes.look_up)(jax.device_put(table, split), jnp.array(tokens))
     np.testing.assert_array_equal(found, table[np.array(tokens)])
 
 

@@ -54,7 +54,7 @@ def test_a_certificate_is_shown_and_is_the_exit_code(certify, prompts, monkeypat
 def test_one_shape_bit_by_bit(certify, prompts, monkeypatch):
     shape = ("--prompts", prompts, "--bitwise", "--limit", 1, "--max-new-tokens", 4)
     shape += ("--batch-invariant", 4)
-    with native.disabled():
+    with native.disable():
         ran = certify(*shape)
         assert ran.code == 0 and "(XLA's products, cpu, 4 tokens)" in ran.out
         # Of two that differ the exit code says so, too.

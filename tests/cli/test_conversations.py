@@ -19,9 +19,9 @@ def target(chat: bool):
 
 
 def test_a_question_and_its_system_message_are_a_prompt():
-    talk = conversations.prompted("Hi", system="Short")
+    talk = conversations.from_prompt("Hi", system="Short")
     assert conversations.render(target(True), talk) == [1, 5, 3, 0, 4, 3]
-    assert conversations.prompted("Hi") == talk[1:]
+    assert conversations.from_prompt("Hi") == talk[1:]
 
 
 def test_an_answer_ends_where_the_text_or_the_turn_does():

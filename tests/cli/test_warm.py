@@ -12,7 +12,7 @@ from jspec.methods import ngram_tables
 from jspec.models.fingerprint import fingerprint
 from jspec.sessions import method_choice
 from jspec.sessions import session as sessions
-from jspec.sessions.conversations import prompted, render
+from jspec.sessions.conversations import from_prompt, render
 
 VOCAB = 290
 
@@ -65,7 +65,7 @@ def test_auto_finds_the_table_and_a_stopped_run_goes_on(
     assert command("warm", talker, "--out", whole).code == 0
     for name, array in load_file(whole).items():
         np.testing.assert_array_equal(load_file(file)[name], array)
-    asked = render(target, prompted("Explain it to me."))
+    asked = render(target, from_prompt("Explain it to me."))
     *_, lines = ngrams.tabulate(target.model, target.params, [asked, asked[:1]])
     drafter_params = jspec.LLM(target, "auto").drafter_params
     np.testing.assert_array_equal(drafter_params.tokens, lines.tokens)

@@ -19,7 +19,7 @@ from contract.methods import (
 import jspec
 from jspec.round import request
 from jspec.testing import PrefixLM, check_drafter
-from jspec.testing.subject import Subject, ragged
+from jspec.testing.subject import Subject, pad_prompts
 from jspec.testing.watch import WatchedModel
 
 
@@ -35,7 +35,7 @@ def _small_pieces():
 def _plain_program(_small_pieces):
     """Compiled once for all of them: plain decoding, which every drafter is compared with."""
     model = PrefixLM()
-    Subject(WatchedModel(model), model.init(), *ragged(None, model), 40).plain()
+    Subject(WatchedModel(model), model.init(), *pad_prompts(None, model), 40).plain()
 
 
 @pytest.mark.usefixtures("_plain_program")

@@ -25,7 +25,7 @@ from jspec.models import (
     experts,
     precision,
 )
-from jspec.models.activations import gated
+from jspec.models.activations import apply_gate
 from jspec.testing import check_model
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples/libraries"
@@ -45,8 +45,8 @@ def test_routes_are_those_of_a_loop_over_tokens():
         gate, up = np.split(gate_up[chosen] @ x[row].astype(np.float64), 2)
         wanted[row, slot] = down[chosen] @ (np.maximum(gate, 0) * up)
     given = [jnp.asarray(array) for array in (x, routes, gate_up, down)]
-    for run in (experts.each, partial(experts.sorted_by_expert, places=jnp.arange(count))):
-        found = jax.jit(partial(run, feed=partial(gated, jax.nn.relu)))(*given)
+    for run in (experts.each, partial(experts.run_by_expert, places=jnp.arange(count))):
+        found = jax.jit(partial(run, feed=partial(apply_gate, jax.nn.relu)))(*given)
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
@@ -231,7 +231,7 @@ def by_hand(how: Experts, scores: np.ndarray, correction: np.ndarray | None) -> 
 
 def by_router(how: Experts, scores: np.ndarray, correction: np.ndarray | None) -> np.ndarray:
     given = None if correction is None else jnp.asarray(correction, jnp.float32)
-    shares, chosen = experts.routed(how, jnp.asarray(scores, jnp.float32), given)
+    shares, chosen = experts.route(how, jnp.asarray(scores, jnp.float32), given)
     found = np.zeros(scores.shape)
     np.put_along_axis(found, np.asarray(chosen), np.asarray(shares, np.float64), axis=-1)
     return found

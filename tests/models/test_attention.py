@@ -165,7 +165,7 @@ def test_a_gpu_has_no_loop_over_few_blocks(platform, nodes, slots, loops):
     ]
     shapes += [((1, nodes, nodes), bool), ((1, heads, slots, dim), jnp.bfloat16)]
     shapes += [((1,), jnp.int32)]
-    with native.disabled():  # a CPU's kernel has no loop of XLA's
+    with native.disable():  # a CPU's kernel has no loop of XLA's
         traced = jax.jit(run).trace(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
         lowered = traced.lower(lowering_platforms=(platform,)).as_text()
     assert lowered.count("stablehlo.while") == loops

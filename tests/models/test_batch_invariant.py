@@ -29,7 +29,7 @@ QUICK = ("gemma2", "float32"), ("llama31", "bfloat16")
 
 @pytest.fixture(autouse=True)
 def without_kernels():
-    with native.disabled():
+    with native.disable():
         yield
 
 

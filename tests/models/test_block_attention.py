@@ -161,7 +161,7 @@ def test_a_layer_among_others_is_the_same_layer_alone(arrays):
 def test_only_blocks_with_an_entry_are_visited():
     """Counted as the mask has them, and in the order of the tiles."""
     tree = random_tree(96)
-    visited = jax.jit(lambda mask: visits.of_bits(visits.packed(mask[None]), tile=32, block=32))
+    visited = jax.jit(lambda mask: visits.of_bits(visits.pack_bits(mask[None]), tile=32, block=32))
     found = visited(tree)
     tiles = tree.reshape(3, 32, 3, 32).any((1, 3))
     assert found.counts.tolist() == [tiles.sum(-1).tolist()]
@@ -185,11 +185,11 @@ def test_blocks_of_the_past_go_from_the_oldest_slot_seen_to_the_last_live_one():
 
 
 def test_what_is_not_supported_is_left_to_xla(arrays, monkeypatch):
-    assert Triton().sized(queries=8, slots=64, dim=24) is None
-    assert Triton().sized(queries=8, slots=31, dim=64) is None
+    assert Triton().with_sizes(queries=8, slots=64, dim=24) is None
+    assert Triton().with_sizes(queries=8, slots=31, dim=64) is None
     few = BlockAttention(past=Triton(16, 128))  # more slots than there are
     found = attended(**arrays, impl=few)
-    with native.disabled():
+    with native.disable():
         np.testing.assert_array_equal(found, attended(**arrays, impl=attention.XLA))
     # A JAX that has it no more; with it, this asks for a GPU.
     monkeypatch.setattr(kernel, "_TRITON", "jax.experimental.pallas.gone")

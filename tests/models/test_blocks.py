@@ -51,12 +51,12 @@ def kinds(*shapes):
 @kinds((1, 32), (7, 64), (97, 576), (24, 1600))
 def test_products_are_those_of_the_weights_that_the_bytes_say(kind, outputs, inputs):
     packed, wide, x = drawn(kind, outputs, inputs)
-    np.testing.assert_array_equal(blocks.dequantised(packed, kind), wide)
+    np.testing.assert_array_equal(blocks.dequantise(packed, kind), wide)
     held = blocks.Blocks(jnp.asarray(packed), kind, jnp.float32)
     wanted = x.astype(np.float64) @ wide.astype(np.float64).T
     bound = 2e-6 * np.abs(wanted).max() * inputs**0.5
     np.testing.assert_allclose(jax.jit(linear.multiply)(x, held), wanted, atol=bound)
-    with native.disabled():
+    with native.disable():
         np.testing.assert_allclose(jax.jit(linear.multiply)(x, held), wanted, atol=bound)
     # The negative control: a scale that is read as another.
     other = packed.copy()
@@ -134,7 +134,7 @@ def test_rounded_activations_have_the_same_bits_by_hand_by_kernels_and_by_xla(
     bad[2, 1], others = np.nan, np.arange(20) != 2
     found = np.asarray(run(bad, held))
     assert np.isnan(found[2]).all() and (found[others] == wanted[others]).all()
-    with native.disabled():
+    with native.disable():
         several = blocks.Blocks(jnp.stack([held.packed] * 2), kind, jnp.float32, True)
         np.testing.assert_array_equal(jax.jit(linear.multiply)(x, several, jnp.int32(1)), wanted)
     # The negative control: rounded by rows, where there are several blocks.
@@ -189,7 +189,7 @@ def test_a_gpu_holds_blocks_where_bfloat16_does_not_fit(folder, tmp_path, monkey
     file = tiny_gguf.convert(folder, tmp_path / "model.gguf", gguf.GGMLQuantizationType.Q8_0)
 
     def held(path, **options):
-        with backend.planned("gpu"):
+        with backend.plan_for("gpu"):
             found = jspec.models.load(path, with_tokenizer=False, **options)
         assert found.model.dtype == jnp.bfloat16
         return found.model.param_dtype
@@ -264,7 +264,7 @@ def test_each_matrix_of_a_mixed_file_stays_as_it_is(mixed, tmp_path):
     held = tuple(blocks.as_held(part, 256, "q4_k", jnp.float32, True) for part in parts)
     x = np.random.default_rng(0).normal(size=(5, 256)).astype(np.float32)
     natively = jax.jit(linear.multiply)(x, held)
-    with native.disabled():
+    with native.disable():
         np.testing.assert_array_equal(jax.jit(linear.multiply)(x, held), natively)
     with pytest.raises(jspec.InputError, match="blocks of several formats, which is not saved"):
         jspec.models.save(tmp_path / "saved", kept.model, kept.params)
@@ -309,7 +309,7 @@ def test_blocks_that_cannot_be_kept_are_refused_in_a_sentence(mixed, folder, tmp
         (lambda: load(mixed, "q6_ka8"), "rounded to q6_k, and .* in q4_k; .* or use q4_k"),
         (lambda: load(mixed, "q5_k"), "'q5_k' is unknown; .* q4_k, q6_k"),
         (lambda: load(mixed, "q4_k", scan_layers=True), "scan_layers and a mesh need layers that"),
-        (lambda: blocks.packed(np.ones((1, 256)), "q6_k"), "no weights are rounded to q6_k; load"),
+        (lambda: blocks.pack(np.ones((1, 256)), "q6_k"), "no weights are rounded to q6_k; load"),
         (lambda: load(infinite, "q8_0", with_tokenizer=False), "numbers that are not finite; down"),
         (lambda: load(cut, "q4_k", with_tokenizer=False), r"ends at byte \d+ and .* reaches to"),
     ])  # fmt: skip
@@ -321,7 +321,7 @@ def test_a_folder_is_rounded_and_saved(kind, folder, tmp_path):
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(loaded.params))
     whole = jspec.models.load(folder, "float32", with_tokenizer=False)
     assert size < 0.45 * sum(leaf.nbytes for leaf in jax.tree.leaves(whole.params))
-    wide = blocks.dequantised(loaded.params["params"]["layers_0"]["qkv"]["weight"], kind)
+    wide = blocks.dequantise(loaded.params["params"]["layers_0"]["qkv"]["weight"], kind)
     exact = whole.params["params"]["layers_0"]["qkv"]["weight"]
     step = np.abs(exact).max() / (127 if kind == "q8_0" else 7)
     assert 0 < np.abs(wide - exact).max() <= step

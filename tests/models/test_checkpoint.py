@@ -71,7 +71,7 @@ def test_a_draft_of_kept_layers_is_its_target_without_the_others():
     """Behind attention and MLP that give zeros, a layer's states are those before it."""
     target = tiny.model(num_layers=3, tied=True)
     params = tiny.params(target)
-    draft, kept = pruning.pruned(target, params, (0, 2))
+    draft, kept = pruning.prune(target, params, (0, 2))
     silent = jax.tree.map(lambda leaf: leaf, params)
     for name in ("output", "down"):
         silent["params"]["layers_1"][name] = jax.tree.map(
@@ -89,7 +89,7 @@ def test_a_draft_of_kept_layers_is_its_target_without_the_others():
 def test_shapes_are_those_of_the_loaded_weights(name, how, fixtures):
     path = fixtures / name if name == "mixtral" else name
     described = jspec.models.shapes(path, **how)
-    with native.disabled():  # with kernels, tables may stay in fewer bits
+    with native.disable():  # with kernels, tables may stay in fewer bits
         loaded = jspec.models.load(path, **how, with_tokenizer=False)
     assert (described.model, described.eos) == (loaded.model, loaded.eos)
     each = [

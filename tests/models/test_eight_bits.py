@@ -21,7 +21,7 @@ KINDS = ("int8", "float8_e4m3fn", "w8a8")
 def test_an_output_is_rounded_by_its_own_largest_weight(kind, half_a_step):
     weights = np.random.default_rng(0).normal(size=(3, 5, 40))
     weights *= np.array([1, 1e-3, 30, 1, 0])[:, None]
-    small, factors = eight_bits.quantised(weights, kind)
+    small, factors = eight_bits.quantise(weights, kind)
     assert small.dtype == jnp.dtype(kind) and factors.shape == (3, 5)
     widened = np.asarray(small, np.float64) * factors[..., None]
     largest = np.abs(weights).max(-1, keepdims=True)
@@ -30,7 +30,7 @@ def test_an_output_is_rounded_by_its_own_largest_weight(kind, half_a_step):
     assert (np.abs(widened - weights) <= 1.001 * half_a_step * bound).all()
     assert np.allclose(np.abs(widened).max(-1), largest[..., 0], rtol=1e-6)
     # One factor for all outputs loses the small ones: the bound can be broken.
-    together, one = eight_bits.quantised(weights.reshape(3, 1, -1), kind)
+    together, one = eight_bits.quantise(weights.reshape(3, 1, -1), kind)
     lost = (np.asarray(together, np.float64) * one[..., None]).reshape(weights.shape)
     assert kind != "int8" or (np.abs(lost - weights) > half_a_step * bound).any()
 
@@ -92,7 +92,7 @@ def test_rounded_activations_are_those_of_the_products_alone(name, recorded, fix
     # A few tokens may go to another expert.
     moved = np.median(np.abs(by_both - by_weights))
     assert 1e-4 < moved < 0.05 * np.median(np.abs(by_weights))
-    with native.disabled():
+    with native.disable():
         by_xla = tiny.forward(both[1].model, both[1].params, plain.tokens).logits
     # Attention sums in another order, and what is near the middle of two integers may move on.
     assert np.median(np.abs(by_both - by_xla)) < moved / 2
@@ -104,7 +104,7 @@ def test_it_is_restored_from_disk(kind, tmp_path):
     jspec.models.save(tmp_path / "model", model, params)
     again, held = jspec.models.restore(tmp_path / "model")
     assert again == model.clone(param_dtype=again.param_dtype)
-    assert eight_bits.called(again.param_dtype) == kind
+    assert eight_bits.dtype_name(again.param_dtype) == kind
     assert tiny.equal(held, params)
 
 

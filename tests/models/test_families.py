@@ -123,7 +123,7 @@ def test_and_where_tokens_are_written_behind_the_slots(given, plain, monkeypatch
     written = []
     monkeypatch.setattr(attention, "finite", lambda *new: written.append(new[0].shape) or new)
     jax.clear_caches()  # of what was traced as on a CPU
-    with backend.planned("gpu"):
+    with backend.plan_for("gpu"):
         one = found._replace(tokens=found.tokens[:1])
         check_greedy(one, {"greedy": reference["greedy"][:1]}, plain)
     jax.clear_caches()

@@ -10,7 +10,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec.memory import Rounded, rounded
+from jspec.memory import Rounded, quantise
 from jspec.models import checkpoint
 
 WIDE = tiny.model()
@@ -30,7 +30,7 @@ def test_rounding_is_that_of_an_oracle_and_off_by_half_a_step(dtype):
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(2, 3, 5, 8)) * 10.0 ** rng.integers(-6, 7, (2, 3, 5, 1))).astype("f4")
     x[0, 0, 0] = 0
-    small = rounded(jnp.asarray(x), dtype)
+    small = quantise(jnp.asarray(x), dtype)
     scales = np.asarray(small.scales)
     np.testing.assert_allclose(scales, np.abs(x).max(-1, keepdims=True) / most, rtol=1e-6)
     assert small.values.dtype == dtype
@@ -39,7 +39,7 @@ def test_rounding_is_that_of_an_oracle_and_off_by_half_a_step(dtype):
         np.testing.assert_array_equal(small.values, steps.astype(ml_dtypes.float8_e4m3fn))
     off, bound = np.abs(np.asarray(small.astype(jnp.float32)) - x), half_a_step(x, scales)
     assert (off <= bound * 1.001).all() and (off > 0.8 * bound).any()
-    bad = rounded(jnp.array([[[[1.0, np.inf]], [[np.nan, 1]]]]), dtype)
+    bad = quantise(jnp.array([[[[1.0, np.inf]], [[np.nan, 1]]]]), dtype)
     assert not np.isfinite(bad.scales).any()
 
 
@@ -79,7 +79,7 @@ def test_a_node_and_its_token_are_the_same_numbers():
     np.testing.assert_allclose(behind, whole.logits[0, -1], atol=1e-5, rtol=0)
 
     wide = tiny.forward(WIDE, PARAMS, prompt)
-    late = jax.tree.map(rounded, wide.tentative)
+    late = jax.tree.map(quantise, wide.tentative)
     off = np.abs(_behind(MODEL, prompt, late) - wide.logits[0, -1]).max()
     assert off > 1e-3
 

@@ -173,7 +173,7 @@ def found(request, recorded):
 
 def test_products_give_the_tokens_of_steps(found):
     """Uses the program of other devices, and of a CPU without kernels."""
-    with native.disabled():
+    with native.disable():
         output = tiny.forward(found.model, found.params, found.tokens)
     np.testing.assert_allclose(output.logits, found.logits, atol=1e-4, rtol=0)
 

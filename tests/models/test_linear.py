@@ -64,7 +64,7 @@ def test_one_matrix_at_a_time_is_widened(kind, after, monkeypatch):
 
     x = jax.ShapeDtypeStruct((4, 256), jnp.float32)
     narrow = jnp.int8 if kind == "int8" else jnp.uint8
-    with native.disabled():
+    with native.disable():
         program = jax.jit(loop).lower(x, [jax.ShapeDtypeStruct((256, lanes), narrow)] * 8)
         used = program.compile().memory_analysis()
     assert used is not None

@@ -207,7 +207,7 @@ def test_weights_stay_as_the_file_has_them_where_kernels_widen_them(fixtures, tm
         assert jnp.dtype(found.model.param_dtype).name == wanted
     rounded = jspec.models.load(folder, "int8", with_tokenizer=False).params["params"]["embed"]
     assert rounded.dtype == held, "embeddings and head, where layers are rounded"
-    with native.disabled():
+    with native.disable():
         assert (
             jspec.models.load(folder, None, "auto", with_tokenizer=False).model.param_dtype
             == jnp.float32
@@ -221,7 +221,7 @@ def test_the_default_dtype_follows_the_device(monkeypatch):
 
 
 def test_scanned_layers_are_warned_of_on_a_gpu(folder):
-    with backend.planned("gpu"), pytest.warns(UserWarning, match="scan_layers copies the weights"):
+    with backend.plan_for("gpu"), pytest.warns(UserWarning, match="scan_layers copies the weights"):
         jspec.models.load(folder, scan_layers=True)
 
 

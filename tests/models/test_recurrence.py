@@ -64,7 +64,7 @@ def run(form, nodes, states, seen):
 
 there = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
 FORMS = [recurrence.by_chunks, pytest.param(by_kernel, marks=there)]
-WAYS = [recurrence.summed, pytest.param(replayed, marks=there)]
+WAYS = [recurrence.sum_states, pytest.param(replayed, marks=there)]
 
 
 @pytest.mark.parametrize("delta", [True, False])
@@ -94,7 +94,7 @@ def test_siblings_are_told_apart():
 @pytest.mark.parametrize("delta", [True, False])
 @pytest.mark.parametrize(
     ("form", "way"),
-    [(recurrence.by_chunks, recurrence.summed), pytest.param(by_kernel, replayed, marks=there)],
+    [(recurrence.by_chunks, recurrence.sum_states), pytest.param(by_kernel, replayed, marks=there)],
 )
 @pytest.mark.parametrize("count", [pytest.param(CHUNK, marks=pytest.mark.slow), 2 * CHUNK + 7])
 def test_a_long_text_is_read_as_token_by_token(form, way, delta, count):

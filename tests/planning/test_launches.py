@@ -160,7 +160,7 @@ def test_searched_names_are_in_the_program():
         branches = (lambda state, given: 2 * state), (lambda state, given: state + given)
         return carry, in_place.switch(index, branches, x, x, platform="gpu")
 
-    with backend.planned("gpu"):
+    with backend.plan_for("gpu"):
         lowered = jax.jit(run).lower(jnp.int32(1), jnp.int32(5))
     text = lowered.as_text(debug_info=True)
     for name in (f"{phases.TURN}0/while", f"{phases.TURN}1/while", f"{in_place.SWITCH}/"):

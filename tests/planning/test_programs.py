@@ -32,7 +32,7 @@ def bytes_of(tree) -> int:
 
 
 def test_figures_of_rounds_are_those_of_xla():
-    with native.disabled():  # XLA does not see what its kernels compute
+    with native.disable():  # XLA does not see what its kernels compute
         found = asked().rounds()
     state = jspec.prefill(
         MODEL, tiny.params(MODEL), jnp.ones((2, 108), int), drafter=RECYCLING, max_new_tokens=20,

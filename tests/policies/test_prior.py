@@ -75,7 +75,7 @@ def test_on_a_gpu_a_draft_and_a_rest_cost_launches():
 
 def test_kernels_of_a_cpu_make_a_tree_cheaper():
     eight, plain = TOKENS.index(8), curve("cpu")
-    with native.disabled():
+    with native.disable():
         slower = curve("cpu")
     assert slower[0] == plain[0]
     assert slower[eight] > 1.6 * slower[0]

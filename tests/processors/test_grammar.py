@@ -97,7 +97,7 @@ def test_a_node_has_the_state_of_its_own_path():
     tree = jspec.tree.chain(3).fill(np.array([[0, 0, 5, 3]]))  # root, a, bc, d
     states, allowed = of_nodes(grammars, tree)
     logits = np.zeros((1, 4, SIZE), np.float32)
-    found = np.asarray(masks.masked(grammars.automata, states, logits, np.array([[EOS, -1]])))
+    found = np.asarray(masks.mask_logits(grammars.automata, states, logits, np.array([[EOS, -1]])))
     assert allowed.all()
     known = {text.encode() for text in LISTS[0]}
     for node, output in enumerate([[], [0], [0, 5], [0, 5, 3]]):
@@ -196,7 +196,7 @@ def test_a_regular_expression_allows_what_matches_it(pattern):
         states = grammars.rows.states
         for token in output:
             states = masks.step(grammars.automata, states, np.array([token]))
-        found = masks.masked(grammars.automata, states[:, None], logits, np.array([[EOS]]))
+        found = masks.mask_logits(grammars.automata, states[:, None], logits, np.array([[EOS]]))
         want = oracle.grammar(logits[0, 0], output, TOKENS, known, [EOS])
         np.testing.assert_array_equal(found[0, 0], want)
 

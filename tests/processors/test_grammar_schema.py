@@ -8,8 +8,8 @@ import pytest
 from jspec._validate.errors import InputError
 from jspec.processors.grammar import references
 from jspec.processors.grammar.ecma_patterns import json_text
-from jspec.processors.grammar.references import unrolled
-from jspec.processors.grammar.schema import checked
+from jspec.processors.grammar.references import unroll
+from jspec.processors.grammar.schema import restrict_patterns
 
 NULL = {"type": "null"}
 PARTS = references._parts
@@ -70,7 +70,7 @@ def test_unsupported_keywords_are_refused_at_any_place():
             {"$ref": "#/$defs/x", "$defs": {"x": schema}},
         ):
             with pytest.raises(InputError, match=said):
-                checked(whole, "the schema")
+                restrict_patterns(whole, "the schema")
 
 
 def test_patterns_hold_letters_that_json_does_not_escape():
@@ -146,7 +146,7 @@ def test_recursive_schemas_end_with_whole_texts():
     ]
     for schema, texts, others in cases:
         made = pytest.importorskip("outlines_core")
-        held = json.dumps(checked(unrolled(schema, "the schema"), "the schema"))
+        held = json.dumps(restrict_patterns(unroll(schema, "the schema"), "the schema"))
         pattern = made.json_schema.build_regex_from_schema(held)
         for text in texts:
             assert re.fullmatch(pattern, text), text
@@ -183,16 +183,16 @@ def test_branches_of_oneof_are_apart_or_refused():
         for schema in ({"oneOf": branches}, {"type": "array", "items": {"oneOf": branches}}):
             whole = {**schema, "$defs": {"cat": CAT, "dog": DOG}}
             if apart:
-                assert checked(whole, "the schema") == whole
+                assert restrict_patterns(whole, "the schema") == whole
             else:
                 with pytest.raises(InputError, match="'oneOf' and a text may have both its"):
-                    checked(whole, "the schema")
+                    restrict_patterns(whole, "the schema")
 
 
 def test_schemas_without_entries_or_of_any():
     one = {"type": "array", "items": False, "maxItems": 3}
-    assert checked(one, "the schema") == {"type": "array", "maxItems": 0}
-    assert checked({"type": "array", "items": {}}, "the schema") == {"type": "array"}
+    assert restrict_patterns(one, "the schema") == {"type": "array", "maxItems": 0}
+    assert restrict_patterns({"type": "array", "items": {}}, "the schema") == {"type": "array"}
     for schema, said in (
         ({"properties": {"a": {}}}, "has a part of any kind, {}, which no automaton holds"),
         ({"anyOf": [NULL, {"title": "a"}]}, "has a part of any kind"),
@@ -201,19 +201,19 @@ def test_schemas_without_entries_or_of_any():
         ({"oneOf": [{"const": n} for n in range(600)]}, "'oneOf' of 600 parts; write 512 at most"),
     ):
         with pytest.raises(InputError, match=said):
-            checked(schema, "the schema")
+            restrict_patterns(schema, "the schema")
 
 
 def test_schemas_without_recursion_stay():
     schema = {"$ref": "#/$defs/a", "$defs": {"a": NULL, "b": LIST}}
-    assert unrolled(schema, "the schema") is schema
+    assert unroll(schema, "the schema") is schema
     # Nor is a part gone through twice: here there are 2^60 ways to the last one.
     chain = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(60)}
     schema = {"$ref": "#/$defs/0", "$defs": chain | {"60": NULL}}
-    assert unrolled(schema, "the schema") is schema
+    assert unroll(schema, "the schema") is schema
     # By a name and not by a place, which is for outlines-core to refuse.
     named = {"properties": {"a": {"$ref": "#name"}}}
-    assert unrolled(named, "the schema") is named
+    assert unroll(named, "the schema") is named
 
 
 def test_unrepresentable_schemas_are_refused():
@@ -227,7 +227,7 @@ def test_unrepresentable_schemas_are_refused():
     ]
     for schema, said in cases:
         with pytest.raises(InputError, match=said):
-            unrolled(schema, "the schema")
+            unroll(schema, "the schema")
 
 
 def test_references_are_followed_once_however_they_are_spelled(monkeypatch):
@@ -238,7 +238,7 @@ def test_references_are_followed_once_however_they_are_spelled(monkeypatch):
         "$defs": {"a" * 12: {"anyOf": [{"enum": [n]} for n in range(50)]}},
         "anyOf": [{"$ref": place} for place in spelled],
     }
-    assert unrolled(schema, "the schema") is schema
+    assert unroll(schema, "the schema") is schema
     assert len(seen) == 52, "the root, what all refer to, and its parts"
 
 
@@ -250,5 +250,5 @@ def test_parts_are_walked_once_however_deep_references_begin(monkeypatch):
         deep = {"items": deep}
     places = ["#/$defs/a" + "/items" * depth for depth in range(20)]
     schema = {"$defs": {"a": deep}, "anyOf": [{"$ref": place} for place in places]}
-    assert unrolled(schema, "the schema") is schema
+    assert unroll(schema, "the schema") is schema
     assert len(seen) == 1 + 20 + 51

@@ -136,7 +136,7 @@ def test_calls_and_thoughts_without_a_place_in_the_template_are_refused():
 
 def test_an_id_of_the_servers_comes_back():
     for _ in range(20):
-        call = formats._shown(Call("f", "{}"))
+        call = formats._to_api(Call("f", "{}"))
         assert re.fullmatch("[0-9a-zA-Z]{9}", call["id"])
         result = {"role": "tool", "tool_call_id": call["id"], "content": "fine"}
         turn = {"role": "assistant", "content": None, "tool_calls": [call]}

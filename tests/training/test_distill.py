@@ -69,7 +69,7 @@ def test_a_loop_is_cut(period):
     generator = np.random.default_rng(period)
     start = generator.integers(0, 1000, 20)
     tokens = np.concatenate([start, np.tile(generator.integers(0, 1000, period), 200 // period)])
-    kept = distill.unlooped(tokens)
+    kept = distill.count_unlooped(tokens)
     assert kept == naive(tokens.tolist())
     if period <= distill.PERIOD:
         assert kept == 20 + period + max(distill.LOOP, period)
@@ -77,8 +77,8 @@ def test_a_loop_is_cut(period):
         assert kept == len(tokens)
     # Text without a loop stays whole.
     tokens = generator.integers(0, 3, 300)
-    assert distill.unlooped(tokens) == naive(tokens.tolist()) == 300
-    assert distill.unlooped(tokens[:1]) == 1
+    assert distill.count_unlooped(tokens) == naive(tokens.tolist()) == 300
+    assert distill.count_unlooped(tokens[:1]) == 1
 
 
 def test_recipes_out_of_range_and_texts_without_tokens_are_refused():

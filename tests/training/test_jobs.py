@@ -95,9 +95,9 @@ def test_learning_rates_warm_up_stay_and_fall():
 
 def test_epochs_take_the_place_of_steps():
     job = jobs.TrainingJob(Recipe(steps=7), batch_size=4)
-    assert job.stepped(10) == job
+    assert job.with_steps(10) == job
     epochs = jobs.override(job, {"epochs": 2.0})
-    assert epochs.stepped(10).recipe.steps == 5
+    assert epochs.with_steps(10).recipe.steps == 5
 
 
 def test_scores_are_spread_evenly_and_end_with_the_run():

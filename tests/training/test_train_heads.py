@@ -54,7 +54,7 @@ def curve(out):
 
 
 def test_plain_text_and_rows_may_be_mixed(folder):
-    texts = train_texts.named(
+    texts = train_texts.find_texts(
         [f"cats={folder / 'text.txt'}", f"own={folder / 'rows.jsonl'}"], None, folder
     )
     found = train_texts.read(texts, models.load(folder / "model"), 12, 0.3)
@@ -70,9 +70,9 @@ def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
     job = train_heads.job("eagle", recipe, {"unroll": 2})
     assert (job.recipe.steps, job.loss["unroll"]) == (3, 2)
     assert train_heads.job("medusa", recipe, {}).recipe.steps == 2000
-    (source,) = train_texts.named([], recipe, folder).sources
+    (source,) = train_texts.find_texts([], recipe, folder).sources
     assert (source.label, source.path) == ("cats", folder / "text.txt")
-    (source,) = train_texts.named(["other.txt"], recipe, folder).sources
+    (source,) = train_texts.find_texts(["other.txt"], recipe, folder).sources
     assert source.label == "other"
 
 
@@ -114,7 +114,7 @@ def killed(monkeypatch, step, kind, run, folder, out):
         return ""
 
     with monkeypatch.context() as patch:
-        patch.setattr(train_run, "told", told)
+        patch.setattr(train_run, "describe", told)
         with pytest.raises(Killed):
             run(kind, out, folder / "rows.jsonl")
 

@@ -8,7 +8,7 @@ or the environment has JSPEC_NATIVE=0, XLA computes as on other devices.
 """
 
 from jspec._xla.native.attention import attention, takes_attention
-from jspec._xla.native.library import described, disabled, instruction_set, missing, on_one_device
+from jspec._xla.native.library import describe, disable, instruction_set, missing, on_one_device
 from jspec._xla.native.pages import hold_in_large_pages
 from jspec._xla.native.primitive import natively
 from jspec._xla.native.product import (
@@ -28,8 +28,8 @@ __all__ = [
     "attention",
     "block_product",
     "convolve",
-    "described",
-    "disabled",
+    "describe",
+    "disable",
     "hold_in_large_pages",
     "instruction_set",
     "missing",

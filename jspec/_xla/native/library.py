@@ -38,7 +38,7 @@ def missing() -> str | None:
     return "they are disabled" if _disabled else _load()[1]
 
 
-def described() -> str:
+def describe() -> str:
     """Returns which kernels run on a CPU, in a few words."""
     instructions = instruction_set()
     return f"{instructions} kernels" if instructions else f"no kernels: {missing()}"
@@ -50,7 +50,7 @@ def has(target: str) -> bool:
 
 
 @contextmanager
-def disabled() -> Iterator[None]:
+def disable() -> Iterator[None]:
     """Yields a context in which XLA computes in place of the kernels: to compare with."""
     global _disabled
     before, _disabled = _disabled, True

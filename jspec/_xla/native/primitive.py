@@ -55,14 +55,14 @@ def _lower(context, *leaves, kernel, jaxpr):
     return mlir.lower_fun(_run(jaxpr))(context, *leaves)
 
 
-def _lowered_on_cpu(context, *leaves, kernel, jaxpr):
+def _lower_on_cpu(context, *leaves, kernel, jaxpr):
     if context.module_context.lowering_parameters.for_export:
         kernel = _run(jaxpr)
     return mlir.lower_fun(kernel)(context, *leaves)
 
 
 mlir.register_lowering(_CHOICE, _lower)
-mlir.register_lowering(_CHOICE, _lowered_on_cpu, platform="cpu")
+mlir.register_lowering(_CHOICE, _lower_on_cpu, platform="cpu")
 
 
 def _jvp(primals, tangents, *, kernel, jaxpr):

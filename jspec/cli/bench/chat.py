@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from jspec._validate.errors import InputError
-from jspec.sessions.conversations import Message, prompted, render
+from jspec.sessions.conversations import Message, from_prompt, render
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
@@ -59,7 +59,7 @@ class Templated:
         first = turns[0]
         if isinstance(first, tuple):
             return list(first)
-        messages = prompted(first) if isinstance(first, str) else list(first)
+        messages = from_prompt(first) if isinstance(first, str) else list(first)
         for answer, turn in zip(answers, turns[1:], strict=True):
             messages.append({"role": "assistant", "content": answer})
             messages.append({"role": "user", "content": turn})

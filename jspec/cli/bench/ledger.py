@@ -54,13 +54,13 @@ def _resume(path: Path) -> list[Row]:
         ) from error
     # A run that was killed while it wrote may have left half a row.
     lines = content[: content.rfind(b"\n") + 1]
-    rows = parsed(lines, path)
+    rows = parse(lines, path)
     if len(lines) < len(content):
         os.truncate(path, len(lines))
     return rows
 
 
-def parsed(content: bytes, path: Path) -> list[Row]:
+def parse(content: bytes, path: Path) -> list[Row]:
     """Returns the rows of a file's lines."""
     return [
         _row(line, f"line {number} of {path}")
@@ -71,7 +71,7 @@ def parsed(content: bytes, path: Path) -> list[Row]:
 
 def _row(line: bytes, source: str) -> Row:
     try:
-        row = plain_json.parsed(line)
+        row = plain_json.parse(line)
     except ValueError:
         row = None
     if not isinstance(row, dict):

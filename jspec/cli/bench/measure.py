@@ -70,7 +70,7 @@ class Bench:
             # A part is whole in the file where its first turn is: that is written last.
             self.ledger.extend(rows[::-1])
             if rows:
-                self.say(f"{count}/{len(self.questions)} {self._told(part, rows)}")
+                self.say(f"{count}/{len(self.questions)} {self._describe(part, rows)}")
 
     def _parts(self) -> Iterator[list[int]]:
         """Yields the places of questions of one class that run together."""
@@ -200,7 +200,7 @@ class Bench:
                 "tokens": reply.tokens,
             }
 
-    def _told(self, part: Sequence[int], rows: Sequence[Row]) -> str:
+    def _describe(self, part: Sequence[int], rows: Sequence[Row]) -> str:
         """Returns one line about a question that was measured."""
         names = ", ".join(self.questions[place].name for place in part)
         gains = {row["method"]: speedup(row) for row in rows if row["method"] != PLAIN}

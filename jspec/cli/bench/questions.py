@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jspec._validate import plain_json
-from jspec._validate.arguments import shown
+from jspec._validate.arguments import shorten
 from jspec._validate.errors import InputError
 from jspec.cli import prompts
 from jspec.cli.bench.chat import Said
@@ -113,11 +113,11 @@ def _spread(items: list[Any], count: int) -> list[Any]:
 
 def _question(line: str, source: str) -> Question:
     try:
-        row = plain_json.parsed(line)
+        row = plain_json.parse(line)
     except ValueError as error:
         raise InputError(f"{source} is not JSON ({error}); {_KEYS}") from error
     if not isinstance(row, dict):
-        raise InputError(f"{source} is {shown(row)}, which is not a JSON object; {_KEYS}")
+        raise InputError(f"{source} is {shorten(row)}, which is not a JSON object; {_KEYS}")
     if "turns" not in row and isinstance(messages := row.get("messages"), list):
         # SPEED-Bench's, which are the user's alone.
         row["turns"] = [
@@ -129,12 +129,12 @@ def _question(line: str, source: str) -> Question:
     name, category = row["question_id"], row["category"]
     turns: Any = row["turns"]
     if isinstance(name, bool) or not isinstance(name, int | str):
-        raise InputError(f"{source} has question_id {shown(name)}; write an integer or a text")
+        raise InputError(f"{source} has question_id {shorten(name)}; write an integer or a text")
     if not isinstance(category, str) or not category.strip():
-        raise InputError(f"{source} has category {shown(category)}; write a text")
+        raise InputError(f"{source} has category {shorten(category)}; write a text")
     if not isinstance(turns, list) or not turns:
-        raise InputError(f"{source} has turns {shown(turns)}; write a list of one text or more")
+        raise InputError(f"{source} has turns {shorten(turns)}; write a list of one text or more")
     for turn in turns:
         if not isinstance(turn, str) or not turn.strip():
-            raise InputError(f"{source} has {shown(turn)} among its turns; write a text")
+            raise InputError(f"{source} has {shorten(turn)} among its turns; write a text")
     return Question(str(name), category.strip(), tuple(turns), source)

@@ -90,7 +90,7 @@ def choices(
 def json_object(text: str) -> dict[str, Any] | None:
     """Returns the JSON object of a text, or None if it is not one."""
     try:
-        parsed = plain_json.parsed(text)
+        parsed = plain_json.parse(text)
     except ValueError:
         return None
     return parsed if isinstance(parsed, dict) else None

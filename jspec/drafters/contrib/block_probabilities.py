@@ -104,11 +104,11 @@ def block_distributions(
     is_subset = head.num_scored < head.vocab_size
     among = proposals.ScoredTokens(ids, head.vocab_size) if is_subset else None
 
-    def drawn_at(level_logits: Float[Array, "B d"], level: Int[Array, ""]) -> tuple[Array, Array]:
+    def draw_at(level_logits: Float[Array, "B d"], level: Int[Array, ""]) -> tuple[Array, Array]:
         drawn = proposals.coupled(level_logits[:, None], Sampling(), frame, level, size, among)
         return drawn.tokens[:, 0], drawn.scores[:, 0]
 
-    places, scores = jax.vmap(drawn_at, (1, 0), 1)(weighed, jnp.arange(hidden.shape[1]))
+    places, scores = jax.vmap(draw_at, (1, 0), 1)(weighed, jnp.arange(hidden.shape[1]))
 
     def at_places(values: Float[Array, "B D d"]) -> Float[Array, "B D K"]:
         return jnp.take_along_axis(jax.nn.log_softmax(values, axis=-1), places, axis=-1)

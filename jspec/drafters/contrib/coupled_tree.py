@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float
 from jspec import _struct as struct
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Number
-from jspec.drafters.draft_model.best_first_tree import BestFirst, drawn_along_path
+from jspec.drafters.draft_model.best_first_tree import BestFirst, draws_along_path
 from jspec.drafters.draft_model.draft_model import Drafted
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.types import Feedback
@@ -108,7 +108,7 @@ class CoupledTree(BestFirst):
         self, memory: InverseTemperature, aux: Drafted, feedback: Feedback
     ) -> InverseTemperature:
         """Takes a Newton step on log beta for each emitted token whose parent was scored."""
-        drawn, has_drawn = drawn_along_path(aux, feedback)
+        drawn, has_drawn = draws_along_path(aux, feedback)
         emitted = jnp.arange(feedback.emitted.shape[1])[None] < feedback.counts[:, None]
         hit = drawn.tokens == feedback.emitted[..., None]
         # Impossible tokens would make the moments 0 * inf; a node of NaN logits teaches nothing.

@@ -20,8 +20,8 @@ __all__ = [
     "NGramTable",
     "build",
     "load",
-    "made_for",
     "read",
+    "read_origin",
     "save",
     "table",
     "tabulate",
@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramLin
     Raises:
         InputError: if it is not such a file, or one for other weights.
     """
-    if made_for(path) != (target, vocab_size):
+    if read_origin(path) != (target, vocab_size):
         raise InputError(
             f"{path} is a table of another model's distributions; make one of this model's with "
             "jspec warm or jspec train head --kind ngrams"
@@ -112,7 +112,7 @@ def read(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramLin
     )
 
 
-def made_for(path: str | os.PathLike[str]) -> tuple[str, int]:
+def read_origin(path: str | os.PathLike[str]) -> tuple[str, int]:
     """Returns the (fingerprint, vocabulary) of the weights whose distributions a file has.
 
     Raises:

@@ -148,7 +148,7 @@ class Spine(Drafter):
                 following = _at(copied, jnp.minimum(depth, plan.depth - 1))
                 twice = along[..., None] & (names == following[..., None])
                 probs = jnp.where(twice, 0.0, probs)
-            probs = self._weighed(names, probs, frame.positions[:, None] + depth, frame)
+            probs = self._weigh(names, probs, frame.positions[:, None] + depth, frame)
             best, _ = _likeliest(names, probs, plan.ranks[number])
             best = _at(best.reshape(batch, -1), jnp.maximum(pick, 0))
             tokens = jnp.where(pick >= 0, best, tokens)
@@ -230,7 +230,7 @@ class Spine(Drafter):
             jnp.concatenate([names, likely], axis=-1), jnp.concatenate([probs, chances], axis=-1)
         )
 
-    def _weighed(
+    def _weigh(
         self,
         names: Int[Array, "B M c"],
         probs: Float[Array, "B M c"],

@@ -105,13 +105,13 @@ class Lyanna(HeadDrafter):
         return ChainCache.init(batch, self.max_depth, self.head.vocab_size)
 
     def after_reading(self, memory: PyTree, read: Bool[Array, " B"]) -> PyTree:
-        return () if self.resampling is None else memory.spent_where(read)
+        return () if self.resampling is None else memory.invalidate_where(read)
 
     def learn(self, memory: PyTree, aux: ChainCache | None, feedback: Feedback) -> PyTree:
         if self.resampling is None:
             return ()
         if aux is None:  # no chain is of the text that a back-off emitted
-            return memory.spent_where(feedback.counts > 0)
+            return memory.invalidate_where(feedback.counts > 0)
         return self.resampling.learn(aux, feedback)
 
     def draft(

@@ -47,7 +47,7 @@ class ChainCache:
         """The number of levels that still hold, N - a - 1."""
         return self.logits.shape[1] - self.num_decided
 
-    def spent_where(self, read: Bool[Array, " B"]) -> "ChainCache":
+    def invalidate_where(self, read: Bool[Array, " B"]) -> "ChainCache":
         """Returns the cache of rows whose text changed: their chains are invalid."""
         return replace(
             self,

@@ -89,7 +89,7 @@ class Medusa(Drafter):
         head: see `jspec.models.heads.medusa.MedusaHeads`; static, as the target is.
             `drafter_params` of a call are its variables.
         template: which ranks of which head are drafted. The cost of a tree depends on the device:
-            the published one suits GPUs, `published` and `fitted` make smaller ones.
+            the published one suits GPUs, `published` and `fit_tree` make smaller ones.
 
     Raises:
         InputError: if the tree is not a template, is empty, or wider or deeper than the heads.
@@ -165,7 +165,7 @@ class Medusa(Drafter):
         return _state(feedback.scored.output, node, counts > 0, state)
 
 
-def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
+def fit_tree(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
     """Returns the best tree of a size, built as the authors do (section 2.3.3)."""
     if not accuracies or not all(
         0 <= probability <= 1 for head in accuracies for probability in head

@@ -24,7 +24,7 @@ _AS_DRAWN = (None, trees.depth_first, trees.breadth_first)
 """The orders that are known to leave siblings as they were drawn."""
 
 
-def drawn_along_path(aux: Drafted, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
+def draws_along_path(aux: Drafted, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
     """Returns the children drawn at each node of the accepted path, and where there are any."""
     path = feedback.verdict.path  # -1 for a node of another drafter
     kv_index = jnp.take_along_axis(aux.kv_index, jnp.maximum(path, 0), axis=1)

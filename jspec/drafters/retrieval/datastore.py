@@ -80,7 +80,7 @@ def build(tokens: ArrayLike, vocab_size: int) -> Datastore:
             "pass the vocabulary of the tokenizer that made them"
         )
     corpus = corpus.astype(_token_type(vocab_size))
-    return Datastore(jnp.asarray(corpus), jnp.asarray(_sorted_suffixes(corpus)), vocab_size)
+    return Datastore(jnp.asarray(corpus), jnp.asarray(_sort_suffixes(corpus)), vocab_size)
 
 
 def save(store: Datastore, path: str | os.PathLike, vocabulary: Mapping[str, int]) -> None:
@@ -162,7 +162,7 @@ def fingerprint(vocabulary: Mapping[str, int]) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
-def _sorted_suffixes(corpus: UInt[np.ndarray, " corpus"]) -> Int[np.ndarray, " corpus"]:
+def _sort_suffixes(corpus: UInt[np.ndarray, " corpus"]) -> Int[np.ndarray, " corpus"]:
     extras.require("building a datastore", "datastore", "pydivsufsort")
     from pydivsufsort import divsufsort
 

@@ -66,7 +66,7 @@ command finds the best tree of another model."""
 ACCEPTANCE = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
 
 
-def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
+def fit_tree(num_speculative_tokens: int, k: int = 8) -> Template:
     """Returns the tree of so many drafted nodes that is likely to be accepted furthest."""
     check_integer("num_speculative_tokens", num_speculative_tokens, 1, None)
     check_integer("k", k, 1, None)
@@ -104,7 +104,7 @@ class TokenRecycling(Drafter):
         vocab_size: V of the target.
         template: which ranks are drafted (section 3.2 of the paper). What a tree costs depends on
             the device: the published 80 nodes, the default, suit GPUs; 8 to 16 suit CPUs, see
-            `jspec.drafters.retrieval.token_recycling.fitted`.
+            `jspec.drafters.retrieval.token_recycling.fit_tree`.
         k: candidates kept per token.
         update_on_prefill: fill the matrix from the prompt's logits too; all T x V of them are then
             computed at once. The paper does not.

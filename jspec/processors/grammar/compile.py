@@ -87,7 +87,7 @@ def json_schema(
         raise InputError(f"the JSON schema is {text!r:.60}; pass an object")
     what = f"the JSON schema {text!r:.60}"
     try:
-        schema_text = json.dumps(schemas.checked(references.unrolled(document, what), what))
+        schema_text = json.dumps(schemas.restrict_patterns(references.unroll(document, what), what))
     except RecursionError:
         raise InputError(f"{what} is nested too deep; make it flatter") from None
     except (TypeError, AttributeError):

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import _struct as struct
 from jspec._validate.errors import InputError
-from jspec._validate.row_arguments import known_values
+from jspec._validate.row_arguments import concrete_values
 from jspec._xla.manual_axes import vary
 from jspec.processors.grammar import automaton
 from jspec.processors.grammar.automaton import (
@@ -73,7 +73,7 @@ class Grammar:
         Raises:
             InputError: if a row with a grammar has no end token, or there is no room for it.
         """
-        ends = known_values(end_tokens)
+        ends = concrete_values(end_tokens)
         if ends is not None:
             endless = (ends < 0).all(-1) & np.array([row is not None for row in rows])
             if endless.any():
@@ -104,7 +104,7 @@ class Grammars(LogitsProcessor):
     def process(self, logits: Float[Array, "B N V"], info: TreeInfo) -> Float[Array, "B N V"]:
         """Returns the logits with -inf for what is not allowed."""
         states, _ = of_nodes(self.automata, self.rows.states, info.tree, info.end_tokens)
-        return masked(self.automata, states, logits, info.end_tokens)
+        return mask_logits(self.automata, states, logits, info.end_tokens)
 
     def grammar(self, end_tokens: Int[Array, "B X"]) -> "GrammarState":
         return GrammarState(self.automata, self.rows.states, end_tokens)
@@ -175,7 +175,7 @@ def of_nodes(
     return jax.lax.fori_loop(0, tree.depth, descend, start)
 
 
-def masked(
+def mask_logits(
     automata: Automata,
     states: Int[Array, "B N"],
     logits: Float[Array, "B N V"],

@@ -20,7 +20,7 @@ _NOTHING = object()
 _LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 
 
-def unrolled(schema: Any, what: str) -> Any:
+def unroll(schema: Any, what: str) -> Any:
     """Returns the schema without references to their own ancestors."""
     if not isinstance(schema, dict) or not _returns(schema, schema, {}):
         return schema

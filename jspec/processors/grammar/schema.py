@@ -83,7 +83,7 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def checked(schema: Any, what: str, root: Any = None) -> Any:
+def restrict_patterns(schema: Any, what: str, root: Any = None) -> Any:
     """Returns the schema with patterns that hold JSON text alone."""
     if not isinstance(schema, dict):
         if isinstance(schema, bool):
@@ -101,13 +101,15 @@ def checked(schema: Any, what: str, root: Any = None) -> Any:
     result = dict(schema)
     for key, part in schema.items():
         if key in ("properties", "$defs", "definitions") and isinstance(part, dict):
-            result[key] = {name: checked(entry, what, root) for name, entry in part.items()}
+            result[key] = {
+                name: restrict_patterns(entry, what, root) for name, entry in part.items()
+            }
         elif key in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(part, list):
-            result[key] = [checked(entry, what, root) for entry in part]
+            result[key] = [restrict_patterns(entry, what, root) for entry in part]
             if key == "oneOf":
                 check_apart(part, lambda place: target(root, place), what)
         elif key in _ENTRIES and part is not None and not isinstance(part, bool) and part != {}:
-            result[key] = checked(part, what, root)
+            result[key] = restrict_patterns(part, what, root)
         elif key in _ENTRIES and part is not None and kind == "type":
             # outlines-core reads neither what says nothing here nor what allows no entry.
             del result[key]

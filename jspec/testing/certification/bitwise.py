@@ -130,7 +130,7 @@ def check_bits(
     for number, text in enumerate(texts):
         said(f"plain decoding, text {number + 1} of {len(texts)}")
         again = [text] * alone
-        plain.append(_fed(model, params, again, 1, np.random.default_rng(seed), longest))
+        plain.append(_feed(model, params, again, 1, np.random.default_rng(seed), longest))
     nodes = numbers = different = different_nodes = 0
     layers = list[int]()
     draw = np.random.default_rng(seed)
@@ -140,7 +140,7 @@ def check_bits(
             group = list(texts[start : start + batch_size])
             # One program for all groups: the last is filled up.
             rows = group + [group[0]] * (batch_size - len(group))
-            logits, memory = _fed(model, params, rows, size, draw, longest)
+            logits, memory = _feed(model, params, rows, size, draw, longest)
             for row, (reference, *rest) in enumerate(plain[start : start + batch_size]):
                 ours = logits[row]
                 differs = _differ(ours, reference[0])
@@ -181,7 +181,7 @@ def _layers(model: Any, memories: Sequence[PyTree], rows: Sequence[int], count: 
     return result
 
 
-def _fed(
+def _feed(
     model: CausalLM,
     params: PyTree,
     texts: Sequence[Sequence[int]],

@@ -41,7 +41,7 @@ def next_logits(
     parts = []
     for start in range(0, len(texts), _ROWS):
         members = list(texts[start : start + _ROWS])
-        prompt, lengths = padded(members + [members[0]] * (_ROWS - len(members)))
+        prompt, lengths = pad(members + [members[0]] * (_ROWS - len(members)))
         state = decoding.prefill(model, params, prompt, lengths, max_new_tokens=1)
         logits = _score_root(model, params, state)
         parts.append(np.asarray(logits[: len(members)], np.float32))
@@ -54,7 +54,7 @@ def _score_root(model: CausalLM, params: PyTree, state: State) -> Float[Array, "
     return score(model, params, tree, frame(state), state.memory).logits[:, 0].astype(jnp.float32)
 
 
-def padded(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+def pad(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Returns the (prompt, lengths) of token lists, padded on the right."""
     lengths = np.array([len(text) for text in texts], np.int32)
     prompt = np.zeros((len(texts), lengths.max()), np.int32)
@@ -81,7 +81,7 @@ def replay(
     ids: Int[np.ndarray, "B T K"] | None = None,
 ) -> Places:
     """Computes the logits that a known text is drawn from, by forward passes of `width` tokens."""
-    prompt, lengths = padded(prompts)
+    prompt, lengths = pad(prompts)
     room = -(-num_tokens // width) * width
     fed = np.zeros((len(prompts), room), np.int32)
     for row, (start, text) in enumerate(zip(prompts, texts, strict=True)):
@@ -138,7 +138,7 @@ def _replay(
 
     _, (best, values) = jax.lax.scan(forward, (memory, positions), (by_chunk(fed), by_chunk(ids)))
 
-    def joined(x: Array) -> Array:
+    def join(x: Array) -> Array:
         return jnp.moveaxis(x, 0, 1).reshape(batch, length, -1)
 
-    return joined(best), joined(values)
+    return join(best), join(values)

@@ -139,13 +139,13 @@ def _least_change(
     """Returns the least change of each logit that draws the token, within sqrt(2)."""
     sizes = np.append(0.0, unit / 256 * 2.0 ** (np.arange(_STEPS) / 2)).astype(np.float32)
     alone = jax.tree.map(lambda value: jnp.broadcast_to(value, (1,)), sampling)
-    drawn = np.asarray(_drawn(jnp.asarray(logits), jnp.int32(token), sizes, alone, noise))
+    drawn = np.asarray(_draw(jnp.asarray(logits), jnp.int32(token), sizes, alone, noise))
     hit = (drawn == token).any(0)
     return float(sizes[hit.argmax()]) if hit.any() else float("inf")
 
 
 @jax.jit
-def _drawn(
+def _draw(
     logits: Float[Array, " V"],
     token: Int[Array, ""],
     sizes: Float[Array, " C"],

@@ -12,7 +12,7 @@ from jspec import decoding
 from jspec import sampling as samplings
 from jspec._validate import seeds
 from jspec.protocols import CausalLM
-from jspec.testing.certification.forwards import padded
+from jspec.testing.certification.forwards import pad
 from jspec.types import PyTree, Sampling, Stopping
 
 _KEPT = "drafter_state", "policy_state"
@@ -58,7 +58,7 @@ class CertifiedSubject:
         """Returns a call's arguments for some prompts, padded with copies of the first."""
         size = min(self.batch_size, len(self.prompts))
         filled = [*rows, *[rows[0]] * (size - len(rows))]
-        prompt, lengths = padded([self.prompts[row] for row in filled])
+        prompt, lengths = pad([self.prompts[row] for row in filled])
         limits = np.where(np.arange(size) < len(rows), self.max_new_tokens, 0)
         return dict(
             model=self.model,

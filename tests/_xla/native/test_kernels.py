@@ -93,7 +93,7 @@ def test_of_xlas_products_that_is_not_true():
     draw = np.random.default_rng(0)
     weights = weights_of("float32", 960, 576, draw)
     x = draw.normal(size=(40, 576)).astype(np.float32)
-    with native.disabled():
+    with native.disable():
         run = jax.jit(linear.product)
         whole = run(x, weights)
         parts = [bits(run(x[:rows], weights)) != bits(whole)[:rows] for rows in (1, 8)]
@@ -140,7 +140,7 @@ def test_products_of_integers_are_exact_with_kernels_and_without(kernels, output
     x[5] = 127  # every product is the largest there is
     weights[0] = 127
     run = jax.jit(linear.multiply)
-    with contextlib.nullcontext() if kernels else native.disabled():
+    with contextlib.nullcontext() if kernels else native.disable():
         held = eight_bits.LowPrecision(weights, factors, jnp.float32, rounds_states=True)
         whole = run(x, held)
         np.testing.assert_array_equal(bits(whole), bits(rounded_by_hand(x, weights, factors)))
@@ -175,7 +175,7 @@ def test_a_rounded_nan_row_affects_no_other_row(kernels):
         weights_of("int8", 30, 70, draw), np.ones(30, np.float32), jnp.float32, rounds_states=True
     )
     x = draw.normal(size=(9, 70)).astype(np.float32)
-    with contextlib.nullcontext() if kernels else native.disabled():
+    with contextlib.nullcontext() if kernels else native.disable():
         clean = np.asarray(linear.multiply(x, held))
         for value in (np.nan, np.inf, -np.inf):
             bad = x.copy()
@@ -187,7 +187,7 @@ def test_a_rounded_nan_row_affects_no_other_row(kernels):
         assert not np.asarray(linear.multiply(x * 1e-36, held)).any()
     # XLA for a CPU loses a NaN in the maximum of a row as long as this one.
     long = jnp.ones((2, 2048)).at[1, 7].set(jnp.nan)
-    assert np.isnan(jax.jit(eight_bits.rounded_states)(long)[1]).tolist() == [[False], [True]]
+    assert np.isnan(jax.jit(eight_bits.round_states)(long)[1]).tolist() == [[False], [True]]
 
 
 @there

@@ -8,7 +8,7 @@ import tiny
 from oracle import medusa as oracle
 
 import jspec
-from jspec.drafters.draft_head.medusa import PUBLISHED, Medusa, fitted, published
+from jspec.drafters.draft_head.medusa import PUBLISHED, Medusa, fit_tree, published
 from jspec.models.heads.medusa import fresh
 from jspec.types import Frame
 
@@ -120,7 +120,7 @@ def test_fitted_trees_take_the_best_nodes():
         for path in jspec.tree.branching([3, 2, 1]).paths
     }
     for nodes in (1, 4, 9, len(value)):
-        chosen = fitted(accuracies, nodes).paths
+        chosen = fit_tree(accuracies, nodes).paths
         best = sorted(value.values(), reverse=True)[:nodes]
         np.testing.assert_allclose(sorted((value[path] for path in chosen), reverse=True), best)
 
@@ -140,9 +140,9 @@ def test_options_that_do_not_fit_are_refused(target):
     with pytest.raises(ValueError, match=r"12 children"):
         Medusa(HOT, jspec.Template(tuple((rank,) for rank in range(12))))
     with pytest.raises(ValueError, match=r"nodes is 16 and a tree .* has 1 \.\. 15"):
-        fitted([[0.5] * 3, [0.5], [0.5] * 3], 16)
+        fit_tree([[0.5] * 3, [0.5], [0.5] * 3], 16)
     with pytest.raises(ValueError, match=r"pass probabilities"):
-        fitted([[0.5], [1.5]], 2)
+        fit_tree([[0.5], [1.5]], 2)
     call = dict(prompt=tiny.PROMPTS, prompt_lengths=tiny.LENGTHS, max_new_tokens=4)
     with pytest.raises(ValueError, match="drafter_params is None"):
         jspec.decode(*target, **call, drafter=Medusa(HEADS))

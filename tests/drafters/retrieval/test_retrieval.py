@@ -12,7 +12,7 @@ import jspec
 from jspec.drafters.contrib import ngrams
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 from jspec.drafters.retrieval.prompt_lookup import TextState
-from jspec.drafters.retrieval.token_recycling import fitted
+from jspec.drafters.retrieval.token_recycling import fit_tree
 
 V, SLOTS = 6, 12
 DRAFTERS = {
@@ -31,7 +31,7 @@ DRAFTERS = {
 def test_arguments_of_another_type_are_refused_when_they_are_given():
     """Those that are no fields, of which test_abilities.py has all, or that exclude each other."""
     refusals.check([
-        (lambda: fitted(2.5), "num_speculative_tokens is 2.5; pass an integer"),
+        (lambda: fit_tree(2.5), "num_speculative_tokens is 2.5; pass an integer"),
         (lambda: jspec.PromptLookup(max_match=2, min_match=3), r"min_match is 3; pass .* 1 \.\. 2"),
         (lambda: jspec.TokenRecycling(6, template=[(0,)], k=2),
          r"template is \[\(0,\)\]; pass a jspec.Template"),
