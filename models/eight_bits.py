@@ -54,7 +54,7 @@ def dtype_name(param_dtype: DTypeLike) -> str:
 
     Example:
         >>> import jax.numpy as jnp
-        >>> called(jnp.int8), called("w8a8")
+        >>> dtype_name(jnp.int8), dtype_name("w8a8")
         ('int8', 'w8a8')
     """
     if isinstance(param_dtype, str) and param_dtype in FORMATS:
@@ -94,7 +94,7 @@ def is_quantised(path: Path) -> bool:
     """Returns whether this path's weights are rounded: products, but not routers.
 
     Example:
-        >>> rounded(("layers_0", "qkv", "weight")), rounded(("layers_0", "qkv", "bias"))
+        >>> is_quantised(("layers_0", "qkv", "weight")), is_quantised(("layers_0", "qkv", "bias"))
         (True, False)
     """
     *_, module, name = ("", *path)
@@ -156,7 +156,7 @@ def quantise(
 
     Example:
         >>> import numpy as np
-        >>> small, factors = quantised(np.array([[1.0, -2.0], [0.0, 0.0]]), "int8")
+        >>> small, factors = quantise(np.array([[1.0, -2.0], [0.0, 0.0]]), "int8")
         >>> small.tolist(), (factors * 127).tolist()
         ([[64, -127], [0, 0]], [2.0, 0.0])
     """
@@ -261,7 +261,7 @@ def round_states(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> states, scales = rounded_states(jnp.array([[1.0, -2.0], [0.0, 0.0]]))
+        >>> states, scales = round_states(jnp.array([[1.0, -2.0], [0.0, 0.0]]))
         >>> states.tolist(), (scales * 127).tolist()
         ([[64, -127], [0, 0]], [[2.0], [0.0]])
     """

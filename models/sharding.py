@@ -312,7 +312,7 @@ def strip_numbers(name: str) -> str:
     """Returns a name without the numbers of layers.
 
     Example:
-        >>> unnumbered("layers_12/qkv/weight")
+        >>> strip_numbers("layers_12/qkv/weight")
         'layers/qkv/weight'
     """
     return re.sub(r"_\d+", "", name)

@@ -106,7 +106,7 @@ def unstack_layers(params: PyTree) -> PyTree:
     Example:
         >>> import jax.numpy as jnp
         >>> held = {"params": {"layers_0:4:2": {"bias": jnp.array([5, 6])}}}
-        >>> {name: int(part["bias"]) for name, part in unstacked(held)["params"].items()}
+        >>> {name: int(part["bias"]) for name, part in unstack_layers(held)["params"].items()}
         {'layers_0': 5, 'layers_2': 6}
     """
     weights = {}

@@ -354,7 +354,7 @@ def test_requests_beyond_the_reserved_room_are_refused(lookup):
             ),
             (
                 dict(processors=[processors.banned_sequences([[1]])]),
-                r"has the processors \['banned_after'\] and the engine's room \['ban'\]",
+                r"has the processors \['ban_after'\] and the engine's room \['ban'\]",
             ),
             (dict(stop="a"), "stop is 'a'; pass jspec.stop_strings"),
         ],
