@@ -1,7 +1,8 @@
 """The output of `jspec generate` for people: text, then its speed."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -11,7 +12,7 @@ from jspec.methods import COUPLED
 from jspec.models import reasoning
 from jspec.models.detokenise import Detokeniser
 from jspec.sessions import terminal
-from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible
+from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible, outcomes
 from jspec.sessions.json_output import finish_reason, together
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
@@ -60,14 +61,16 @@ def show(
     compare: bool = True,
     echo: bool = True,
 ) -> None:
-    """Streams the text of every prompt, then measures the run and plain decoding."""
+    """Streams the text of every prompt, then compares a draft's speed with plain decoding's."""
     screen, runner = terminal.Screen(), Runner(session, settings)
     method = session.choice.method
     drafts = method.drafts
     screen.legend(drafts)
     parts = list(groups(prompts, settings))
+    streamed = []
     for group in parts:
-        _stream(screen, session, runner, group, numbered=len(prompts) > 1, echo=echo)
+        numbered = len(prompts) > 1
+        streamed += _stream(screen, session, runner, group, numbered=numbered, echo=echo)
         runner.write()
     sys.stdout.flush()
     screen = terminal.Screen(sys.stderr)
@@ -76,7 +79,12 @@ def show(
         plain = Runner(session, settings, plain=True, request=runner.request)
         if sys.stderr.isatty():
             print("Measuring plain decoding too; --no-compare leaves it out.", file=sys.stderr)
-    timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
+    if plain is None:
+        # Rows of a group took the same seconds.
+        seconds = sum(streamed[group.rows[0]].seconds for group in parts)
+        timings, repeats = [AnswerTiming(streamed, seconds)], 1
+    else:
+        timings, repeats = measure([runner, plain], parts)
     screen.line()
     if drafts:
         screen.line(together(timings[0].outcomes).log_line(timings[0].seconds))
@@ -116,8 +124,11 @@ def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED)
         f"{ours.tokens_per_second:.1f} tokens per second",
         f"{together(ours.outcomes).tokens_per_round:.2f} tokens per round",
     ]
-    what = f"jspec.decode, compiled, from prompt to last token, best of {repeats}"
-    if plain is None or not plain.tokens_per_second:  # a model that writes nothing has no speed
+    path = "from prompt to last token"
+    if plain is None:
+        return [" · ".join(figures), f"Measured: jspec.stream, compiled, {path}, as shown above."]
+    what = f"jspec.decode, compiled, {path}, best of {repeats}"
+    if not plain.tokens_per_second:  # a model that writes nothing has no speed
         return [" · ".join(figures), f"Measured: {what}."]
     speedup = ours.tokens_per_second / plain.tokens_per_second
     figures.append(f"{speedup:.2f} times plain decoding ({plain.tokens_per_second:.1f})")
@@ -170,7 +181,7 @@ def _stream(
     group: Group,
     numbered: bool,
     echo: bool,
-) -> None:
+) -> list[Outcome]:
     """Shows the text of a group: round by round if it is one prompt, else one after the other."""
     buffers: list[list[StyledText]] = [[] for _ in group.rows]
     alone = len(group.rows) == 1
@@ -179,15 +190,16 @@ def _stream(
         if numbered:
             screen.line(f"[{group.rows[0] + 1}]")
         sinks = [lambda piece: screen.text(*piece)]
-    endings = _pieces(session, runner, group, sinks, echo)
-    for row, pieces, ending in zip(group.rows, buffers, endings, strict=True):
+    streamed = _pieces(session, runner, group, sinks, echo)
+    for outcome, pieces in zip(streamed, buffers, strict=True):
         if not alone:
-            screen.line(f"[{row + 1}]")
+            screen.line(f"[{outcome.row + 1}]")
         for piece in pieces:
             screen.text(*piece)
         screen.line()
-        if ending in _ENDINGS:
+        if (ending := finish_reason(outcome.status)) in _ENDINGS:
             screen.line(_ENDINGS[ending])
+    return streamed
 
 
 def _pieces(
@@ -196,8 +208,10 @@ def _pieces(
     group: Group,
     sinks: Sequence[Callable[[StyledText], None]],
     echo: bool,
-) -> Iterator[str]:
-    """Sends every row's pieces to its sink as they come; gives the reasons why the rows ended."""
+) -> list[Outcome]:
+    """Sends every row's pieces to its sink as they come."""
+    import jax
+
     import jspec
 
     arguments = runner.arguments(group)
@@ -207,10 +221,13 @@ def _pieces(
         rows.append(AnswerPieces(session, prompt))
         if echo:
             sink((rows[place].row.prompt, terminal.PROMPT))
+    runner.compile(group)
+    begin, first = time.perf_counter(), None
     chunks = interruptible(lambda: jspec.stream(**arguments))
     state = None
     while (chunk := interruptible(lambda: next(chunks, None))) is not None:
         state = chunk.state
+        first = first or time.perf_counter() - begin
         for row, sink, *new in zip(
             rows, sinks, chunk.tokens, chunk.drafted, state.status.tolist(),
             _stop_bytes(state, len(rows)), strict=False,
@@ -218,8 +235,10 @@ def _pieces(
             for piece in row.push(*new):
                 sink(piece)
     assert state is not None, "limits are at least 1, so there was a round"
-    runner.keep(state)
-    return (finish_reason(int(status)) for status in state.status[: len(rows)])
+    seconds = time.perf_counter() - begin
+    result = runner.finish(state)
+    runner.keep(result)
+    return outcomes(group, jax.device_get(result), seconds, first or seconds)
 
 
 class AnswerPieces:

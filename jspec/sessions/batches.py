@@ -96,23 +96,41 @@ class Runner:
         def done(work: Callable[[], T]) -> T:
             return interruptible(lambda: jax.block_until_ready(work()))
 
+        self.compile(group)
         arguments = self.arguments(group)
-        if (key := program_of(group, self._settings)) not in self._compiled:
-            # With limits of 0 the same program is compiled and emits nothing.
-            idle = self.arguments(replace(group, limits=np.zeros_like(group.limits)))
-            done(lambda: jspec.decode(**idle))
-            self._compiled.add(key)
-        model, params = arguments["model"], arguments["params"]
-        drafting = {name: arguments[name] for name in self._llm.drafting}
         begin = time.perf_counter()
         # The programs of `jspec.decode`; the first round alone shows when the first token is there.
         state = done(lambda: jspec.prefill(**arguments))
-        state = done(lambda: jspec.step(model, params, state, **drafting))
+        model, params = arguments["model"], arguments["params"]
+        state = done(lambda: jspec.step(model, params, state, **self._llm.drafting))
         first = time.perf_counter() - begin
-        result = done(lambda: jspec.finish(model, params, state, **drafting))
+        result = self.finish(state)
         seconds = time.perf_counter() - begin
         self.keep(result)
         return outcomes(group, jax.device_get(result), seconds, first)
+
+    def finish(self, state: "State") -> "Result":
+        """Runs the rounds that are left."""
+        import jax
+
+        import jspec
+
+        target, drafting = self._session.target, self._llm.drafting
+        return interruptible(
+            lambda: jax.block_until_ready(
+                jspec.finish(target.model, target.params, state, **drafting)
+            )
+        )
+
+    def compile(self, group: Group) -> None:
+        """Compiles the programs of a group, once."""
+        import jspec
+
+        if (key := program_of(group, self._settings)) not in self._compiled:
+            # With limits of 0 the same programs are compiled and emit nothing.
+            idle = self.arguments(replace(group, limits=np.zeros_like(group.limits)))
+            interruptible(lambda: jspec.decode(**idle).tokens.block_until_ready())
+            self._compiled.add(key)
 
     def arguments(self, group: Group) -> dict[str, Any]:
         """Returns the arguments of `jspec.decode` and `jspec.stream`."""

@@ -58,6 +58,9 @@ def test_lines_come_in_order_with_their_numbers(command, folder, tmp_path):
     ran = command(*arguments[:-1], "autoregressive")
     assert ran.code == 0 and "times plain" not in ran.err and "1.00 tokens per round" in ran.err
     assert "SpecDecoding" not in ran.err
+    assert ran.err.endswith(
+        "Measured: jspec.stream, compiled, from prompt to last token, as shown above.\n"
+    )
 
 
 def outcome(tokens):
@@ -107,7 +110,7 @@ def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
 
 def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys):
     timings = [AnswerTiming([outcome([1, 2])], 1.0), AnswerTiming([outcome([1, 3])], 2.0)]
-    monkeypatch.setattr(text_output, "_stream", lambda *_, **__: None)
+    monkeypatch.setattr(text_output, "_stream", lambda *_, **__: [])
     monkeypatch.setattr(text_output, "measure", lambda *_: (timings, 3))
     rounding = "(forward passes of different width round differently"
     own = "gave other tokens of the same distribution, as scheme block draws its own."

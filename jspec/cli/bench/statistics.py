@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from jspec.cli.bench.ledger import Row
 
+_SHARE = 0.1
+"""The least part of a run that its answer took, for a difference of two times to say how long."""
+
 
 def geometric_mean(values: Iterable[float]) -> float:
     """Returns the mean of ratios; NaN of nothing."""
@@ -46,17 +49,17 @@ def speedup(row: Row) -> float:
 
 
 def decode_speedup(row: Row) -> float | None:
-    """Returns the same without reading the prompt; None where that took all the time."""
+    """Returns the same without reading the prompt; None where that took nearly all the time."""
     ours, plain = _after_prompt(row), _after_prompt(row, "plain_")
-    if min(*ours, *plain) <= 0:
+    if ours is None or plain is None:
         return None
     return statistics.median(_ratios(plain, ours)) * _longer(row)
 
 
 def decode_seconds(row: Row) -> float | None:
     """Returns the median time of a row after its prompt; None if the clock cannot tell."""
-    seconds = statistics.median(_after_prompt(row))
-    return seconds if seconds > 0 else None
+    seconds = _after_prompt(row)
+    return None if seconds is None else statistics.median(seconds)
 
 
 def repeats_differ(rows: Iterable[Row]) -> tuple[float, float]:
@@ -74,10 +77,14 @@ def _ratios(above: Sequence[float], below: Sequence[float]) -> list[float]:
     return [upper / lower for upper, lower in zip(above, below, strict=True)]
 
 
-def _after_prompt(row: Row, whose: str = "") -> list[float]:
-    """Returns the time after the prompt in each repeat."""
-    pairs = zip(row[f"{whose}seconds"], row[f"{whose}prefill_seconds"], strict=True)
-    return [total - prefill for total, prefill in pairs]
+def _after_prompt(row: Row, whose: str = "") -> list[float] | None:
+    """Returns the time after the prompt in each repeat; None if it is lost in noise."""
+    seconds = row[f"{whose}seconds"]
+    # Prompts are timed apart: one that a busy machine held up must not be taken off an answer.
+    prefill = statistics.median(row[f"{whose}prefill_seconds"])
+    if prefill > (1 - _SHARE) * min(seconds):
+        return None
+    return [total - prefill for total in seconds]
 
 
 def _longer(row: Row) -> float:
