@@ -228,10 +228,10 @@ _NO_MODE = "raw_logprobs"
 _CAPACITY = "jspec.grammar.Capacity(states, classes)"
 _PLACES = {
     "min_tokens": ("min_tokens", "True"),
+    "logit_bias": ("num_biases", "300"),
     "repetition_penalty": ("penalties", "True"),
     "frequency_penalty": ("penalties", "True"),
     "presence_penalty": ("penalties", "True"),
-    "logit_bias": ("num_biases", "300"),
     "processors": ("processors", "[..]"),
     "grammar": ("grammar", _CAPACITY),
     "logprobs": ("logprobs", "0"),
@@ -328,12 +328,12 @@ def _processors(
     from jspec.processors.log_probabilities import logprobs
 
     specs: list[Any] = []
-    penalties = [name for name, (place, _) in _PLACES.items() if place == "penalties"]
-    for name in filter(wants, penalties):
-        specs.append(getattr(processors, name)(np.array([getattr(row, name) for row in rows])))
     if wants("logit_bias"):
         capacity = 0 if room is None else room.num_biases
         specs.append(processors.logit_bias([row.logit_bias for row in rows], capacity))
+    penalties = [name for name, (place, _) in _PLACES.items() if place == "penalties"]
+    for name in filter(wants, penalties):
+        specs.append(getattr(processors, name)(np.array([getattr(row, name) for row in rows])))
     if wants("processors"):
         specs += _further_processors(rows, room)
     if wants("grammar"):

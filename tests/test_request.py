@@ -22,16 +22,17 @@ def decode(request, **more):
 def test_one_for_all_rows_is_the_call_with_arguments():
     ask = jspec.Request(
         max_tokens=6, min_tokens=2, eos=22, stop_token_ids=0, temperature=0.9, top_k=9, top_p=0.95,
-        min_p=0.01, seed=5, repetition_penalty=1.2, frequency_penalty=0.3, presence_penalty=0.1,
-        logit_bias={3: 1.5}, processors=[processors.banned_tokens([7])], logprobs=2,
+        min_p=0.01, seed=5, repetition_penalty=2.0, frequency_penalty=0.3, presence_penalty=0.1,
+        logit_bias={3: 4.0}, processors=[processors.banned_tokens([7])], logprobs=2,
     )  # fmt: skip
     wanted = jspec.decode(
         MODEL, PARAMS, PROMPTS, max_new_tokens=8, key=5,
         stopping=jspec.Stopping(max_tokens=6, min_tokens=2, eos=22, stop_token_ids=0),
         sampling=jspec.Sampling(0.9, 9, 0.95, 0.01),
         processors=[
-            processors.repetition_penalty(1.2), processors.frequency_penalty(0.3),
-            processors.presence_penalty(0.1), processors.logit_bias({3: 1.5}),
+            # In vLLM's order.
+            processors.logit_bias({3: 4.0}), processors.repetition_penalty(2.0),
+            processors.frequency_penalty(0.3), processors.presence_penalty(0.1),
             processors.banned_tokens([7]), processors.logprobs(2),
         ],
     )  # fmt: skip
@@ -58,6 +59,11 @@ def test_each_row_has_its_own():
     )
     np.testing.assert_array_equal(found.tokens[1], alone.tokens[0])
     assert (found.logprobs.token_logprobs[1] != 0).all()
+    # A row that names no limit has the same alone and beside a longer one.
+    none, longer = jspec.Request(), jspec.Request(max_tokens=130)
+    open_ended = PrefixLM(context=None)
+    ends = jspec.decode(open_ended, open_ended.init(), PROMPTS[:2], request=[none, longer])
+    assert ends.lengths.tolist() == [128, 130] and ends.tokens.shape == (2, 130)
 
 
 def test_the_id_of_one_for_all_rows_is_the_first_rows():

@@ -13,7 +13,7 @@ class InputError(ValueError):
     Everything that jspec itself refuses is one of these; any other exception is a bug, of jspec or
     of what it was given. Nothing was compiled, and nothing was lost.
 
-    It fits a screen, whatever was given.
+    It is one line and fits a screen, whatever was given.
 
     Example:
         >>> import jspec
@@ -25,7 +25,8 @@ class InputError(ValueError):
     __module__ = "jspec"  # as users reach it, and as messages name it
 
     def __init__(self, message: object = ""):
-        super().__init__(on_a_screen(str(message)))
+        lines = str(message).splitlines()  # NumPy writes an array on several
+        super().__init__(on_a_screen(" ".join(line.strip() for line in lines)))
 
 
 def on_a_screen(text: str) -> str:

@@ -155,7 +155,6 @@ def decode(
         True
     """
     drafter_params = of_rows(drafter_params, prompt)
-    max_new_tokens = output_size(request, max_new_tokens)
     state = prefill(
         model, params, prompt, prompt_lengths, request=request, drafter=drafter,
         drafter_params=drafter_params, drafter_state=drafter_state, policy=policy,
@@ -165,8 +164,8 @@ def decode(
     )  # fmt: skip
     drafting = Drafting(drafter, drafter_params, policy, policy_params)
     result = _run_all(model, params, state, drafting)
-    outputs = result.tokens, result.logprobs
-    tokens, logprobs = jax.tree.map(partial(_first, max_new_tokens), outputs)
+    size, outputs = output_size(request, max_new_tokens), (result.tokens, result.logprobs)
+    tokens, logprobs = jax.tree.map(partial(_first, size), outputs)
     return replace(result, tokens=tokens, logprobs=logprobs)
 
 
@@ -311,7 +310,7 @@ def prefill(
             raise InputError(
                 f"{name} came with an earlier state, which holds that memory; pass one of them"
             )
-    max_new_tokens = output_size(request, max_new_tokens)
+    size = output_size(request, max_new_tokens)
     if request is not None:
         from jspec.request import arguments  # decoding can be read without it
 
@@ -324,11 +323,12 @@ def prefill(
                 f"request came with {' and '.join(extra)}, which it has fields for; leave them out"
             )
         tokens, prompt_lengths = read_prompt(prompt, prompt_lengths)
-        asks, prompt = arguments(request, len(tokens), max_new_tokens), tokens
+        limit = _MAX_NEW_TOKENS if max_new_tokens is None else max_new_tokens
+        asks, prompt = arguments(request, len(tokens), limit), tokens
         stopping, sampling, key, row_ids, processors = (asks[name] for name in fields)
     stopping = Stopping() if stopping is None else stopping
     call = prepare(
-        model, prompt, prompt_lengths, max_new_tokens, stopping=stopping, sampling=sampling,
+        model, prompt, prompt_lengths, size, stopping=stopping, sampling=sampling,
         key=key, row_ids=row_ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
     entries = processing.list_processors(processors, stopping)

@@ -228,7 +228,7 @@ class Engine:
         Raises:
             InputError: if there is no such row, or the request is not one of this engine.
         """
-        self._check_slot(slot, len(state.root))
+        _check_slot(slot, state)
         rows.check_arrival(state, arrival)
         place = _send(slot, jnp.int32)
         return rows.insert(state, place, arrival, self._drafting())
@@ -239,7 +239,7 @@ class Engine:
         Raises:
             InputError: if there is no such row.
         """
-        self._check_slot(slot, len(state.root))
+        _check_slot(slot, state)
         return rows.free(state, _send(slot, jnp.int32), self.model)
 
     def take(self, state: State, slot: int | Int[Array, ""]) -> State:
@@ -250,7 +250,7 @@ class Engine:
         Raises:
             InputError: if there is no such row.
         """
-        self._check_slot(slot, len(state.root))
+        _check_slot(slot, state)
         place = _send(slot, jnp.int32)[None]
         return processing.with_text(rows.copies(state, place, None, None, self._drafting()))
 
@@ -381,9 +381,11 @@ class Engine:
         )
         return call._replace(arrays=put_like(call.arrays, passed)), put_like(members, passed)
 
-    def _check_slot(self, slot: Any, batch: int) -> None:
-        if not isinstance(slot, jax.Array):
-            check_integer("slot", slot, 0, batch - 1, "the slots of the engine")
+
+def _check_slot(slot: Any, state: Any) -> None:
+    check_alive(state)
+    if not isinstance(slot, jax.Array):
+        check_integer("slot", slot, 0, len(state.root) - 1, "the slots of the engine")
 
 
 def _send(value: Any, dtype: Any) -> Array:

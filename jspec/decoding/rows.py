@@ -20,7 +20,7 @@ from jspec.arrays import memory_rows as memories
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.policies.fixed_width import FixedWidth
 from jspec.protocols import Drafter, Drafting, LogitsProcessor, PrefillInfo, WidthPolicy
-from jspec.round.request import PreparedArrays, check_same_memory
+from jspec.round.request import PreparedArrays, check_alive, check_same_memory
 from jspec.types import PyTree, Sampling, State, Status
 
 
@@ -58,6 +58,7 @@ def fork(
         >>> jspec.fork(state, [1, 1, 0]).root.tolist()
         [6, 6, 3]
     """
+    check_alive(state)
     drafting = Drafting(drafter, None, policy)
     check_same_memory(drafting, state)
     arguments = _check_fork(rows, row_ids, key, len(state.root), state.controls.sampling)
@@ -142,6 +143,7 @@ def check_arrival(state: State, arrival: State) -> None:
     """Raises InputError unless a state of one row fits into this one."""
     if not isinstance(arrival, State) or len(arrival.root) != 1:
         raise InputError("arrival is not a state of one row; pass what Engine.prefill returns")
+    check_alive(arrival)
     if arrival.capacity != state.capacity:
         raise InputError(
             f"the arrival's row holds {arrival.capacity} tokens and the engine's hold "

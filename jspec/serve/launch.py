@@ -5,10 +5,11 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from jspec._validate.errors import InputError
 from jspec.methods import DEFAULT
@@ -34,6 +35,8 @@ _NARROW = (0, 3)
 _IDLE_SECONDS = 75
 """After which a connection without a request is closed: later than clients close it
 themselves (the client `openai` after 5), since a request that crosses the closing is lost."""
+_ANSWER_SECONDS = 10
+"""Seconds in which clients whose answers are cut are told of it: a turn of the device may run."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,19 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     """Answers requests until SIGTERM or SIGINT, ends what it has begun, and then the process."""
     import uvicorn
 
+    class Server(uvicorn.Server):
+        """Says what a signal begins; the scheduler answers what is not done in time."""
+
+        def handle_exit(self, sig: int, frame: Any) -> None:
+            seconds = 0 if self.should_exit else settings.drain_seconds
+            if not self.should_exit:
+                say(f"ending what was begun, for at most {seconds} s; Ctrl-C again ends now")
+            self.should_exit = True
+            # In another thread: this one may hold the lock that it takes.
+            timer = threading.Timer(seconds, service.scheduler.stop)
+            timer.daemon = True
+            timer.start()
+
     service = service_of(session, settings)
     # What is here now stays: without this, each full collection walks over all of it.
     gc.collect()
@@ -128,17 +144,22 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
         access_log=False,
         server_header=False,
         timeout_keep_alive=_IDLE_SECONDS,
-        timeout_graceful_shutdown=settings.drain_seconds,
+        timeout_graceful_shutdown=settings.drain_seconds + _ANSWER_SECONDS,
     )
     address, port = listening.getsockname()[:2]
     host = f"[{address}]" if ":" in address else address
     say(f"{settings.name} answers at http://{host}:{port}")
-    # uvicorn raises a signal once more when it has ended; by then all is done.
+    # One that comes when all is done changes nothing.
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGINT, lambda *_: None)
-    uvicorn.Server(config).run(sockets=[listening])
-    working = service.is_working
-    say("the time to end what was begun is over" if working else "all that was begun is answered")
+    Server(config).run(sockets=[listening])
+    unfinished = service.scheduler.num_unfinished
+    if unfinished:
+        say(f"the time is over; requests that were not answered to their end: {unfinished}")
+    elif service.is_working:
+        say("the time to end what was begun is over")
+    else:
+        say("all that was begun is answered")
     # Nothing ends a thread but the process: at Python's own end it would go on in code that is
     # being taken down, which takes seconds on a busy machine besides.
     sys.stdout.flush()

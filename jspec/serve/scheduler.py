@@ -92,6 +92,8 @@ class Scheduler:
         self._running: dict[int, Job] = {}
         self._free = FreeRows(device, self.prefixes, self._call)
         self._deltas: list[tuple[Job, Delta]] = []
+        self.num_unfinished = 0
+        """Jobs that `stop` ended."""
         self._job_seconds = 1.0
         """Of a job in its row, lately; for those who are told to come again."""
 
@@ -148,6 +150,7 @@ class Scheduler:
         finally:
             self.stop()
             for job in self._everything():
+                self.num_unfinished += not job.cancelled
                 self._end(job, Delta([], error=STOPPING))
             self._hand_over()
 

@@ -310,6 +310,17 @@ WRONG = [
     ),
     (lambda e, s: e.prefill(PARAMS, [1], dict(eos=END)), "request is .*; pass a jspec.Request"),
     (lambda e, s: e.generate(PARAMS, s, rounds=0), "rounds is 0"),
+    *(
+        (lambda e, s, call=call: call(e, dead(e)), "the state was given away to a call before")
+        for call in (
+            lambda e, old: e.insert(old, 0, e.prefill(PARAMS, [1])),
+            lambda e, old: e.insert(e.init(PARAMS), 0, dead(e, 0)),
+            lambda e, old: e.free(old, 0),
+            lambda e, old: e.take(old, 0),
+            lambda e, old: jspec.fork(old, [0]),
+        )
+    ),
+    (lambda e, s: e.free(s.tokens, 0), "state is .*; pass what jspec.prefill or jspec.step"),
     (lambda e, s: e.init(None), "params is None"),
     *(
         (
@@ -331,6 +342,14 @@ WRONG = [
         )
     ),
 ]
+
+
+def dead(engine, row=None):
+    """A state that a call took, of all rows or of an arrival."""
+    state = engine.init(PARAMS) if row is None else engine.prefill(PARAMS, [1])
+    for leaf in jax.tree.leaves(state):
+        leaf.delete()
+    return state
 
 
 def test_misfits_are_refused_in_one_sentence(plain):

@@ -11,6 +11,7 @@ import jspec
 from jspec.processors.grammar import stops
 from jspec.processors.grammar.spelling import TokenBytes
 from jspec.processors.grammar.stops import stop_strings
+from jspec.testing import PrefixLM
 from jspec.types import Status
 
 # Tokens that begin and end anywhere; the last three have no text, and two of them names.
@@ -193,3 +194,16 @@ def test_long_stop_strings_are_refused_before_their_automaton_is_built(monkeypat
     long = ["abcd" * 1000, "cdab" * 1000]
     with pytest.raises(jspec.InputError, match="more than 512 states; make them shorter, or raise"):
         stop_strings(long, TOKENS, max_states=512)
+
+
+@pytest.mark.parametrize("drafter", [jspec.Autoregressive(), jspec.JumpForward(2)])
+def test_a_row_that_ends_without_a_token_holds_nothing_back(drafter):
+    """The grammar is through and the fewest tokens are not: no token is left."""
+    model, tokens = PrefixLM(vocab_size=4), [None, b"a", b"b", b"c"]
+    ask = jspec.Request(
+        grammar=jspec.grammar.choices(["a"], tokens), eos=0, min_tokens=3,
+        stop=stop_strings(["ab"], tokens), max_tokens=8,
+    )  # fmt: skip
+    found = jspec.decode(model, model.init(), [[1, 2]], request=ask, drafter=drafter)
+    assert found.status[0] == Status.MASKED and found.tokens[0, :1].tolist() == [1]
+    assert found.stop_bytes.tolist() == [0]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
+from jspec._validate.arguments import shorten
 from jspec._validate.errors import InputError
 from jspec.processors.grammar import byte_machine, references
 from jspec.processors.grammar import schema as schemas
@@ -73,19 +74,17 @@ def json_schema(
     Raises:
         InputError: if not a schema, unmeetable, too large, or not writable with this vocabulary.
     """
-    label = schema if isinstance(schema, str) else type(schema).__name__
+    label = shorten(schema if isinstance(schema, str) else type(schema).__name__)
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         document = json.loads(text)
     except (ValueError, TypeError) as error:
-        raise InputError(f"the JSON schema {label!r:.60} is not JSON: {error}") from None
+        raise InputError(f"the JSON schema {label} is not JSON: {error}") from None
     except RecursionError:
-        raise InputError(
-            f"the JSON schema {label!r:.60} is nested too deep; make it flatter"
-        ) from None
+        raise InputError(f"the JSON schema {label} is nested too deep; make it flatter") from None
     if not isinstance(document, dict):
-        raise InputError(f"the JSON schema is {text!r:.60}; pass an object")
-    what = f"the JSON schema {text!r:.60}"
+        raise InputError(f"the JSON schema is {shorten(text)}; pass an object")
+    what = f"the JSON schema {shorten(text)}"
     try:
         schema_text = json.dumps(schemas.restrict_patterns(references.unroll(document, what), what))
     except RecursionError:

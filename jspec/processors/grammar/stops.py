@@ -265,8 +265,9 @@ class Stops(LogitsProcessor):
         over = info.done & ~self.automata.value("complete", states)
         rows = StopRows(
             automaton=replace(self.rows.automaton, states=states),
+            # A row may also end without a token: what it held back is text then.
             stop_bytes=jnp.where(
-                info.counts > 0, jnp.where(over, 0, inside), self.stop_bytes
+                over, 0, jnp.where(info.counts > 0, inside, self.stop_bytes)
             ).astype(jnp.int32),
             waits=jnp.maximum(self.rows.waits - info.counts, 0),
         )
