@@ -52,7 +52,7 @@ class Request:
         stop: Texts that end the row with `Status.STOP`: of `jspec.stop_strings`; `jspec.LLM` takes
             the texts themselves.
         temperature: 0, greedy, to 10^6.
-        top_k: The number of likeliest tokens that are left; 0: all.
+        top_k: The number of likeliest tokens that are left; 0 or -1: all.
         top_p: The likeliest tokens that together have this probability are left, 10^-6 to 1.
         min_p: Tokens are left that are at least this times as likely as the likeliest, 0 to 1.
         seed: An int of 64 bits or a random key; needed with a temperature. The token at a position
@@ -111,6 +111,8 @@ class Request:
     def __post_init__(self):
         for name, bounds in _NUMBERS.items():
             check_number(name, getattr(self, name), *bounds)
+        if isinstance(self.top_k, Integral) and self.top_k == -1:
+            object.__setattr__(self, "top_k", 0)
         for name, low in _INTEGERS.items():
             value = getattr(self, name)
             if value is not None or name not in ("max_tokens", "logprobs"):

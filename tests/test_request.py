@@ -44,6 +44,10 @@ def test_one_for_all_rows_is_the_call_with_arguments():
     assert (other.tokens != wanted.tokens).any()
 
 
+def test_vllms_way_to_leave_a_filter_out():
+    assert jspec.Request(top_k=-1) == jspec.Request(top_k=0)
+
+
 def test_each_row_has_its_own():
     """Also the limit of the output where a row names none, and a seed."""
     asks = [

@@ -11,7 +11,7 @@ from jspec._validate.options import Option, unknown
 from jspec.methods.builders import COUPLED
 from jspec.methods.llm import LLM, Completions
 from jspec.methods.method import BUNDLED, BUNDLED_DRAFT, Method
-from jspec.methods.registry import DEFAULT, GONE, METHODS
+from jspec.methods.registry import DEFAULT, GONE, METHODS, VLLM_NAMES
 
 __all__ = [
     "BUNDLED",
@@ -68,6 +68,8 @@ def describe(name: str) -> Method:
         )
     if name in GONE:
         raise InputError(f"method {name} is gone; use {GONE[name]}")
+    if name in VLLM_NAMES:
+        raise InputError(f"method {name} of vLLM is {VLLM_NAMES[name]} here; use that")
     if name not in METHODS:
         raise unknown("method", name, METHODS)
     return METHODS[name]

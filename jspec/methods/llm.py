@@ -1,11 +1,12 @@
 """A model and a drafter as one object: texts or tokens in and out."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Unpack
 
+from jspec._validate.arguments import to_utf8
 from jspec._validate.errors import InputError
 
 if TYPE_CHECKING:
@@ -117,6 +118,9 @@ class LLM:
             policy_params = policy.init_params(self.model, self.params)
         self.drafter_params, self.policy_params = drafter_params, policy_params
 
+    def __repr__(self) -> str:
+        return f"LLM({type(self.model).__name__}, {self.drafter!r}, {self.policy!r})"
+
     @property
     def model(self) -> "CausalLM":
         """The network to decode with."""
@@ -143,7 +147,7 @@ class LLM:
         """Generates tokens for prompts, as `jspec.decode` does.
 
         Args:
-            prompts: a text or several; or token ids, [B, T] or a list for each row.
+            prompts: a text or several; or token ids, of one prompt, [B, T], or a list for each row.
             request: a `jspec.Request` for all rows, or a list with one for each.
             prompt_lengths: as in `jspec.decode`.
             call: all else as in `jspec.decode`. End tokens are by default those of the checkpoint;
@@ -235,9 +239,10 @@ class LLM:
         """Returns prompts as tokens, a call's arguments with end tokens, and its stop tokens."""
         from jspec.request import by_row, pad_tokens
 
-        prompts = [prompts] if isinstance(prompts, str) else prompts
+        prompts = [prompts] if _is_prompt(prompts) else prompts
         if _are_texts(prompts):
-            prompts = [self._tokenizer("prompts").encode(text).ids for text in prompts]
+            encode = self._tokenizer("prompts").encode
+            prompts = [encode(to_utf8("a prompt", text).decode()).ids for text in prompts]
         if isinstance(request, list | tuple):
             rows = [self.with_ends(row) for row in by_row(request, len(request))]
             return prompts, call | {"request": rows}, pad_tokens([r.stop_token_ids for r in rows])
@@ -351,9 +356,13 @@ class Completions:
     """The tokens of the prompts, as `jspec.decode` was given them."""
     prompt_lengths: Any
     """Their lengths, if these were given."""
-    tokenizer: Any = field(repr=False)
+    tokenizer: Any
     stop_token_ids: Any = None
     """The tokens that end rows besides end tokens, as `Stopping` has them."""
+
+    def __repr__(self) -> str:
+        what = f"lengths={self.result.lengths}" if self.tokenizer is None else repr(self.texts)
+        return f"Completions({what})"
 
     @cached_property
     def texts(self) -> list[str]:
@@ -380,6 +389,15 @@ class Completions:
             )
             for row, prompt in enumerate(_rows(self.prompts, self.prompt_lengths))
         ]
+
+
+def _is_prompt(value: Any) -> bool:
+    """Returns whether this is a text or the tokens of one."""
+    import numpy as np
+
+    if isinstance(value, str) or not hasattr(value, "__len__") or not len(value):
+        return isinstance(value, str)
+    return not isinstance(value[0], str) and np.ndim(value[0]) == 0
 
 
 def _are_texts(value: Any) -> bool:

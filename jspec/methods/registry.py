@@ -32,6 +32,12 @@ GONE = {
     "eagle2+token_recycling": "eagle2+spine",
 }
 """What to use instead of methods that 0.3 had, for one version."""
+VLLM_NAMES = {
+    "ngram": "prompt_lookup",
+    "draft_model": "speculative_decoding",
+    "eagle3": "eagle",
+    "mtp": "auto",
+}
 _EAGLES = ("eagle", "eagle3", "mtp")
 _DRAWN = ("recursive", "traversal")
 """The schemes for children that are drawn without replacement."""

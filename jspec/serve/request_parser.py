@@ -313,7 +313,7 @@ class RequestParser:
         return Request(
             max_tokens=limit,
             temperature=body.temperature,
-            top_k=max(body.top_k, 0),
+            top_k=body.top_k,
             top_p=body.top_p,
             min_p=body.min_p,
             # Unlike any other: an answer without a seed shall not repeat itself.

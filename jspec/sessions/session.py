@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from jspec._validate.arguments import check_integer
 from jspec.methods import BUNDLED, LLM
 from jspec.sessions.method_choice import Choice
 
@@ -47,6 +48,9 @@ def start(
         from jspec.models import BatchInvariant
 
         network: Any = target.model
+        check_integer(
+            "batch_invariant", batch_invariant, 2, network.context, "what the model's context holds"
+        )
         network = network.clone(attention_impl=BatchInvariant(batch_invariant))
         target = replace(target, model=network)
     draft = None if draft_model is None else load(draft_model, dtype, kv_dtype, scan_layers)

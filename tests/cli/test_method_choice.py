@@ -17,6 +17,7 @@ def test_method_and_config_name_the_choice():
 
 def test_contradictory_options_are_refused():
     for method, given, said in (
+        ("ngram", None, "method ngram of vLLM is prompt_lookup here"),
         ("token_recyclin", None, "'token_recyclin' is unknown; did you mean token_recycling?"),
         (None, "{", "not JSON"),
         (None, "[" * 100_000, "not JSON"),
@@ -87,7 +88,7 @@ def test_settings_have_bounds():
         "max_new_tokens": (0, 2**31),
         "batch_size": (0,),
         "temperature": (-0.1, float("nan"), float("inf")),
-        "top_k": (-1,),
+        "top_k": (-2,),
         "top_p": (0.0, 1.01, float("nan")),
         "min_p": (-0.1, float("nan")),
         "seed": (-1, 2**32),

@@ -110,7 +110,11 @@ REFUSED = {
         ("--method suffix --head x", "suffix's option 'head' is unknown"),
         ("--prompts /absent", "--prompts /absent cannot be read"),
         ("--max-new-tokens 100000 --limit 1", "max_new_tokens is 100000"),
-        ("--prompts @line --bitwise --batch-invariant 1", "num_tokens is 1"),
+        ("--prompts @line --bitwise --batch-invariant 1", "batch_invariant is 1"),
+        (
+            "--prompts @line --batch-invariant 4000",
+            "batch_invariant is 4000; pass an integer in 2 .. ",
+        ),
     ],
     "trace x": [
         ("--out @tmp/none/page.html", "none, which is not a folder; make it first"),

@@ -35,6 +35,13 @@ def test_texts_are_those_of_the_tokens_of_decode(llm):
         row[: len(prompt)] = prompt
     again = llm.decode(padded, prompt_lengths=lengths, **ASK)
     assert again.texts == answer.texts
+    assert repr(answer) == f"Completions({answer.texts!r})" and repr(llm).startswith(
+        "LLM(Llama, Pro"
+    )
+    for prompt in (tokens[0], np.array(tokens[0])):
+        assert llm.decode(prompt, **ASK).texts == answer.texts[:1]
+    with pytest.raises(jspec.InputError, match="which is not UTF-8"):
+        llm.decode("\udc80")
     first = int(want.tokens[0, 0])
     ended = jspec.Request(eos=[first]), jspec.Request(eos=())
     assert [int(llm.decode(tokens, one, **ASK).result.lengths[0]) for one in ended] == [1, 12]

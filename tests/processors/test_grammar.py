@@ -153,6 +153,7 @@ def test_invalid_values_are_refused():
         (lambda: choices([], TOKENS), r"the choices are \[\]; pass a list of at least one"),
         (lambda: choices("ab", TOKENS), "the choices are 'ab'; pass a list"),
         (lambda: choices([""], TOKENS), "a choice is ''; pass text"),
+        (lambda: choices(["\ud800"], TOKENS), "a choice is '.ud800', which is not UTF-8"),
         (lambda: choices(["xyz"], TOKENS), "can be written with no tokens of this vocabulary"),
         (lambda: choices(["abab" * 9], TOKENS, max_states=5), "has more than 5 states"),
         (lambda: choices(["ab"], TOKENS, max_megabytes=0), "4 classes of tokens, 0 MB, and at m"),

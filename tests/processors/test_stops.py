@@ -166,7 +166,9 @@ def test_invalid_values_are_refused():
     refusals.check([
         (lambda: stop_strings("", TOKENS), "a stop string is ''; pass text of 1"),
         (lambda: stop_strings([], TOKENS), "there are no stop strings"),
+        (lambda: stop_strings(None, TOKENS), "there are no stop strings"),
         (lambda: stop_strings([3], TOKENS), "a stop string is 3"),
+        (lambda: stop_strings("\ud800", TOKENS), "which is not UTF-8"),
         (lambda: stop_strings("a", "letters"), "tokenizer is 'letters'; pass a tokenizers.Tokeniz"),
         (lambda: stop_strings("a", ["a"]), "the vocabulary has 'a'; pass the bytes of each token"),
         (lambda: free(processors="a"), "processors is 'a'; pass what jspec.processors"),

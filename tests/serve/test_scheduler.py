@@ -287,6 +287,7 @@ def test_a_thread_sleeps_until_there_is_work_and_fails_what_is_left_when_it_ends
     thread.join(20)
     assert not thread.is_alive()
     assert received[-1][0] is late and received[-1][1].error == STOPPING
+    assert desk.scheduler.num_unfinished == 1
     with pytest.raises(Busy):
         desk.scheduler.submit([job])
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jspec._validate.arguments import shorten
+from jspec._validate.arguments import shorten, to_utf8
 from jspec._validate.errors import InputError
 from jspec.processors.grammar import byte_machine, references
 from jspec.processors.grammar import schema as schemas
@@ -127,7 +127,7 @@ def choices(
     final = len(rows)
     rows.append({})  # the state of all texts that nothing can follow
     ends = {final}
-    spelled = sorted({text.encode() for text in texts})
+    spelled = sorted({to_utf8("a choice", text) for text in texts})
     what = f"the choices {list(texts)!r:.60}"
     for text, following in zip(spelled, [*spelled[1:], b""], strict=True):
         state, longer = 0, following.startswith(text)  # sorted, a longer one is the next

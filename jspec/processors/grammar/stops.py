@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from jspec import _struct as struct
+from jspec._validate.arguments import to_utf8
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import library_of
 from jspec._xla.manual_axes import vary
@@ -94,9 +95,9 @@ def stop_strings(
         >>> made.strings, int(made.held.max())
         (('bc',), 2)
     """
-    listed = [strings] if isinstance(strings, str) else list(strings)
+    listed = [strings] if isinstance(strings, str) else list(strings or ())
     for string in listed:
-        if not isinstance(string, str) or not 0 < len(string.encode()) <= _LONGEST:
+        if not isinstance(string, str) or not 0 < len(to_utf8("stop", string)) <= _LONGEST:
             raise InputError(f"a stop string is {string!r:.80}; pass text of 1 .. {_LONGEST} bytes")
     if not listed:
         raise InputError("there are no stop strings; pass at least one, or leave them out")
