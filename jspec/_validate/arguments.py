@@ -22,14 +22,6 @@ def shorten(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
-def to_utf8(name: str, text: str) -> bytes:
-    """Returns the bytes of a text. Raises InputError for half of a pair of surrogates."""
-    try:
-        return text.encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"{name} is {shorten(text)}, which is not UTF-8; pass a text") from error
-
-
 class Kind(Protocol):
     """The values that an option takes."""
 

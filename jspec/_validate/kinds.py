@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from jspec._validate.arguments import Integer, Kind, read
+from jspec._validate.arguments import Integer, Kind, read, shorten
+from jspec._validate.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -127,3 +128,11 @@ def check_number(
     top = float("inf") if high is None else high
     kind = Number(low, top, above_low=above_low, below_high=below_high or high is None)
     read(name, value, kind, why)
+
+
+def to_utf8(name: str, text: str) -> bytes:
+    """Returns the bytes of a text. Raises InputError for half of a pair of surrogates."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(f"{name} is {shorten(text)}, which is not UTF-8; pass a text") from error

@@ -6,8 +6,8 @@ from functools import cached_property, partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Unpack
 
-from jspec._validate.arguments import to_utf8
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import to_utf8
 
 if TYPE_CHECKING:
     from pathlib import Path

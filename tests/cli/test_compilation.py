@@ -4,6 +4,7 @@ import jax
 import pytest
 
 from jspec._validate.cache_folders import folder
+from jspec._validate.errors import InputError
 from jspec.sessions import compilation
 
 
@@ -31,6 +32,15 @@ def test_without_a_place_to_write_nothing_is_kept(tmp_path, monkeypatch, unset):
     monkeypatch.setenv("JSPEC_CACHE", str(tmp_path / "file"))
     compilation.keep_on_disk()
     assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_a_platform_that_is_not_there_is_a_sentence(monkeypatch):
+    def fail():
+        raise AssertionError
+
+    monkeypatch.setattr(jax, "default_backend", fail)
+    with pytest.raises(InputError, match=r"JAX cannot start the platform \w+ \(no plugin\)"):
+        compilation.keep_on_disk()
 
 
 def test_the_users_jax_settings_hold(tmp_path, monkeypatch, unset):

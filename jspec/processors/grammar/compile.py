@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jspec._validate.arguments import shorten, to_utf8
+from jspec._validate.arguments import shorten
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import to_utf8
 from jspec.processors.grammar import byte_machine, references
 from jspec.processors.grammar import schema as schemas
 from jspec.processors.grammar.automaton import NONE, Bounds, TokenAutomaton, read_tokens

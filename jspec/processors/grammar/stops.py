@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from jspec import _struct as struct
-from jspec._validate.arguments import to_utf8
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import to_utf8
 from jspec._validate.row_arguments import library_of
 from jspec._xla.manual_axes import vary
 from jspec.processors.grammar.automaton import (
