@@ -162,7 +162,12 @@ def _scores(
     if mode == RAW or sampling is None:
         return plain
     temperature = jnp.asarray(sampling.temperature)
+    scaled = jax.nn.log_softmax(samplings.over_temperature(logits, temperature), axis=-1)
     if mode == TEMP_SCALED:
-        return jax.nn.log_softmax(samplings.over_temperature(logits, temperature), axis=-1)
-    drawn = jnp.log(samplings.node_probabilities(logits, sampling))
+        return scaled
+    # A probability has no logarithm below 1e-38: only rows that have filters need it.
+    cut = jnp.broadcast_to(samplings.has_filter(sampling, logits.shape[-1]), logits.shape[:1])
+    drawn = jnp.where(
+        cut[:, None, None], jnp.log(samplings.node_probabilities(logits, sampling)), scaled
+    )
     return jnp.where((temperature == 0)[:, None, None], plain, drawn)

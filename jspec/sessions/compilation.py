@@ -14,15 +14,15 @@ def keep_on_disk() -> None:
     """
     import jax
 
+    current: Any = jax.config  # its names are made when JAX starts
     try:
         jax.default_backend()
     except (RuntimeError, AssertionError) as error:  # it asserts where no plugin is installed
         raise InputError(
-            f"JAX cannot start the platform {jax.config.jax_platforms or 'of this machine'} "
+            f"JAX cannot start the platform {current.jax_platforms or 'of this machine'} "
             f"({str(error) or 'no plugin'}); install its extra of jspec, such as cuda, or leave "
             "JAX_PLATFORMS out"
         ) from error
-    current: Any = jax.config  # its names are made when JAX starts
     # JAX reads JAX_COMPILATION_CACHE_DIR itself.
     if current.jax_compilation_cache_dir is None:
         place = folder(os.environ, "compiled")

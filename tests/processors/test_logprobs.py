@@ -3,6 +3,7 @@
 import itertools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import oracle
 import pytest
@@ -11,6 +12,7 @@ import tiny
 
 import jspec
 from jspec.processors import logprobs
+from jspec.processors.log_probabilities import _scores
 
 SIZE, LIMIT = 23, 12
 MODEL = tables.Table(SIZE, context=64)
@@ -94,6 +96,14 @@ def test_each_mode_has_numbers_of_its_own():
 
     for one, other in itertools.combinations((raw, processed, temp_scaled), 2):
         assert np.abs(numbers(one) - numbers(other)).max() > 0.1
+
+
+def test_tokens_that_are_hardly_drawn_have_log_probabilities():
+    """A probability below 1e-38 is 0, its logarithm is not; what a filter takes out has none."""
+    logits = jnp.array([[[0.0, -100.0, -1.0]]] * 2)
+    sampling = jspec.Sampling(jnp.array([0.5, 0.5]), top_k=jnp.array([0, 2]))
+    found = np.asarray(_scores("processed_logprobs", logits, sampling))[:, 0, 1]
+    np.testing.assert_allclose(found, [-200 - np.log1p(np.exp(-2.0)), -np.inf], rtol=1e-6)
 
 
 def test_a_trainers_log_probabilities_know_no_processors():
