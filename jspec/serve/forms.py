@@ -4,6 +4,7 @@ import json
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,7 @@ def _any_object() -> str:
     return json.dumps(objects({"anyOf": [*plain, rows, inner]}))
 
 
-_OBJECT = _any_object()
+_OBJECT, _OBJECT_SECONDS = _any_object(), 60
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,19 @@ class Forms:
         self._lock = threading.Lock()
         self._grammars: OrderedDict[Any, grammar.Grammar] = OrderedDict()
         self._stops: OrderedDict[Any, StopStrings] = OrderedDict()
+
+    def warm_up(self) -> None:
+        """Starts the process that others are forked from, and in a thread the grammar that each
+        `json_object` has, which takes seconds.
+        """
+        self.maker.warm_up()
+
+        def make() -> None:
+            with suppress(APIError, InputError):  # no room for it, or the server ends
+                self.make(FormSpec(kind="json_schema", text=_OBJECT), Patience(_OBJECT_SECONDS))
+
+        if self._room.grammar is not None:
+            threading.Thread(target=make, name="jspec-json-object", daemon=True).start()
 
     def specify(self, stops: Sequence[str], form: Any, lead: Lead | None = None) -> FormSpec:
         """Returns what a request asks for, by its size."""

@@ -192,7 +192,7 @@ def service_of(session: "Session", settings: ServeSettings) -> "Service":
     request_parser = RequestParser(
         target, engine.capacity, engine.room, parser, settings.limits, sampling
     )
-    request_parser.forms.maker.warm_up()
+    request_parser.forms.warm_up()
     return Service(
         Served(settings.name, settings.api_key, int(time.time()), settings.adapters),
         request_parser,

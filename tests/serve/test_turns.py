@@ -2,12 +2,15 @@
 
 import json
 import re
+import threading
+from types import SimpleNamespace
 
 import fakes
 import pytest
 from desk import ROOM
 from schema_suite import BYTES, accepts
 
+import jspec
 from jspec.processors import grammar
 from jspec.serve import formats, forms, schemas
 from jspec.serve.calls import Call
@@ -176,8 +179,17 @@ def test_any_json_object_is_a_form():
         assert isinstance(json.loads(text), dict) and accepts(made, text), text
     for text in ("", "[1]", "1", "{", '{"a": }', "{'a': 1}", '{"a": 1,}', '{"a": 1} x'):
         assert not accepts(made, text), text
-    form = forms.Forms([], ROOM, ServerLimits()).specify((), schemas.AsObject(type="json_object"))
-    assert form.param == "response_format"
+    room = jspec.Room(grammar=grammar.Capacity(1024, 256))
+    early = forms.Forms([], room, ServerLimits())
+    form = early.specify((), schemas.AsObject(type="json_object"))
+    assert form.param == "response_format" and early.find(form) is None
+    # It is made before anybody asks for it.
+    early.maker = SimpleNamespace(warm_up=lambda: None, make=lambda *_: [made])
+    early.warm_up()
+    for thread in threading.enumerate():
+        if thread.name == "jspec-json-object":
+            thread.join(20)
+    assert early.find(form) == (made, None)
     asked = schemas.StructuredOutputs.model_validate({"json_object": True})
     assert forms._form(asked) == ("structured_outputs", "json_schema", schema)
     with pytest.raises(ValueError, match="give one of"):
