@@ -126,6 +126,9 @@ class Request:
             for token in listed or ():
                 check_integer(f"{name}: a token", token, 0, 2**31 - 1)
             object.__setattr__(self, name, None if listed is None else tuple(listed))
+        for name in ("stop", "grammar", "logprobs_mode", "processors"):
+            if hasattr(value := getattr(self, name), "shape"):
+                raise InputError(f"{name} is {value!r:.80}, an array; see jspec.Request")
         if self.logprobs_mode != _NO_MODE:
             _check_mode(self.logprobs_mode)
         if not isinstance(self.logit_bias, Mapping):

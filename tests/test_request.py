@@ -131,6 +131,8 @@ def test_bad_fields_are_one_sentence():
         (lambda: decode([jspec.Request()]), "request has 1 entries and the prompt 3 rows"),
         (lambda: decode([]), "request has 0 entries and the prompt 3 rows"),
         (lambda: decode(jspec.Request(max_tokens=9)), "max_tokens"),
+        (lambda: jspec.Request(stop=np.array([1, 2])), "stop is array.*, an array"),
+        (lambda: jspec.Request(processors=np.array([])), "processors is array.*, an array"),
         (lambda: decode(jspec.Request(stop="a")), "stop is 'a'; pass jspec.stop_strings"),
         (lambda: decode(jspec.Request(grammar="a")), "grammar is 'a'; pass what jspec.grammar"),
         (lambda: decode(jspec.Request(processors=[5])), r"processors is \[5\]; pass a list of"),

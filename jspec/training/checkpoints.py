@@ -118,6 +118,8 @@ def failure(what: str, before: int, error: Exception) -> CheckpointError:
 
 def claim(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     """Makes the folder this run's, or checks that it is. InputError if it is another's."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; name a folder")
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / SETTINGS).is_file() and not resume:
         raise InputError(f"{folder} already holds a run; resume it, or name another folder")

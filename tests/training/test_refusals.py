@@ -42,6 +42,7 @@ REFUSED = {
         ("--num-target-tokens 0", "num_target_tokens is 0"),
         ("--sequences -1", "sequences is -1"),
         ("--seed -1", "seed is -1; use seed >= 0"),
+        ("--out @rows", "rows.jsonl is a file; name a folder"),
         ("--keep-layers 1,0", "keep_layers is 1,0 and the target has layers 0 to"),
         ("--keep-layers a", "'a' is not an integer"),
         ("--keep-layers ''", "no --keep-layers was given; a draft model begins with some"),
