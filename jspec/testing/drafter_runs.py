@@ -142,7 +142,8 @@ def check_backoff(
 
     def rounds(state: State, count: int, policy: FixedWidth = FixedWidth()) -> State:
         drafting = Drafting(drafter, params, policy)
-        return decoding.decode_rounds(model, weights, state, drafting, count)
+        # Of the dtype that `finish` has, for both to be one program.
+        return decoding.decode_rounds(model, weights, state, drafting, np.int32(count))
 
     state = rounds(decoding.prefill(**asked), _BACKOFF, FixedWidth(0))
     emitted, counts = (np.asarray(array) for array in (state.tokens, state.lengths))
@@ -191,7 +192,8 @@ def check_comes_and_goes(
         return rows.insert(state, np.int32(row), arrival, drafting)
 
     def rounds(state: State, count: int) -> State:
-        return decoding.decode_rounds(model, weights, state, drafting, count)
+        # Of the dtype that `finish` has, for both to be one program.
+        return decoding.decode_rounds(model, weights, state, drafting, np.int32(count))
 
     # The last row is given up, and stays free for a while.
     state = rows.free(rounds(state, 2), np.int32(last), model)
