@@ -25,12 +25,12 @@ class InputError(ValueError):
     __module__ = "jspec"  # as users reach it, and as messages name it
 
     def __init__(self, message: object = ""):
-        lines = str(message).splitlines()  # NumPy writes an array on several
-        super().__init__(on_a_screen(" ".join(line.strip() for line in lines)))
+        super().__init__(on_a_screen(str(message)))
 
 
 def on_a_screen(text: str) -> str:
-    """Shortens a text in its middle, if it is longer than a screen."""
+    """Puts a text on one line, and shortens it in its middle if it is longer than a screen."""
+    text = " ".join(line.strip() for line in text.splitlines())  # NumPy writes arrays on several
     return text if len(text) <= _MOST else f"{text[: _MOST - 304]} .. {text[-300:]}"
 
 

@@ -241,8 +241,10 @@ class LLM:
 
         prompts = [prompts] if _is_prompt(prompts) else prompts
         if _are_texts(prompts):
-            encode = self._tokenizer("prompts").encode
-            prompts = [encode(to_utf8("a prompt", text).decode()).ids for text in prompts]
+            tokenizer = self._tokenizer("prompts")
+            for text in prompts:
+                to_utf8("a prompt", text)
+            prompts = [tokenizer.encode(text).ids for text in prompts]
         if isinstance(request, list | tuple):
             rows = [self.with_ends(row) for row in by_row(request, len(request))]
             return prompts, call | {"request": rows}, pad_tokens([r.stop_token_ids for r in rows])

@@ -38,6 +38,7 @@ VLLM_NAMES = {
     "eagle3": "eagle",
     "mtp": "auto",
 }
+"""Methods that vLLM names otherwise."""
 _EAGLES = ("eagle", "eagle3", "mtp")
 _DRAWN = ("recursive", "traversal")
 """The schemes for children that are drawn without replacement."""

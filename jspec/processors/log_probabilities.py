@@ -158,16 +158,14 @@ def _scores(
     mode: str, logits: Float[Array, "B P V"], sampling: Sampling | None
 ) -> Float[Array, "B P V"]:
     """Returns the log-probabilities of logits in a mode."""
-    plain = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     if mode == RAW or sampling is None:
-        return plain
+        return jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     temperature = jnp.asarray(sampling.temperature)
+    # Greedy rows are over 1 there.
     scaled = jax.nn.log_softmax(samplings.over_temperature(logits, temperature), axis=-1)
     if mode == TEMP_SCALED:
         return scaled
     # A probability has no logarithm below 1e-38: only rows that have filters need it.
-    cut = jnp.broadcast_to(samplings.has_filter(sampling, logits.shape[-1]), logits.shape[:1])
-    drawn = jnp.where(
-        cut[:, None, None], jnp.log(samplings.node_probabilities(logits, sampling)), scaled
-    )
-    return jnp.where((temperature == 0)[:, None, None], plain, drawn)
+    cut = samplings.has_filter(sampling, logits.shape[-1]) & (temperature != 0)
+    cut = jnp.broadcast_to(cut, logits.shape[:1])[:, None, None]
+    return jnp.where(cut, jnp.log(samplings.node_probabilities(logits, sampling)), scaled)

@@ -39,7 +39,7 @@ def _any_object() -> str:
     return json.dumps(objects({"anyOf": [*plain, rows, inner]}))
 
 
-_OBJECT, _OBJECT_SECONDS = _any_object(), 60
+_OBJECT = _any_object()
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,9 @@ class Forms:
         self.maker.warm_up()
 
         def make() -> None:
-            with suppress(APIError, InputError):  # no room for it, or the server ends
-                self.make(FormSpec(kind="json_schema", text=_OBJECT), Patience(_OBJECT_SECONDS))
+            patience = Patience(self._limits.form_seconds)
+            with suppress(APIError):  # no room for it, or the server ends
+                self.make(FormSpec(kind="json_schema", text=_OBJECT), patience)
 
         if self._room.grammar is not None:
             threading.Thread(target=make, name="jspec-json-object", daemon=True).start()

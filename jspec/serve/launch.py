@@ -155,7 +155,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     Server(config).run(sockets=[listening])
     unfinished = service.scheduler.num_unfinished
     if unfinished:
-        say(f"the time is over; requests that were not answered to their end: {unfinished}")
+        say(f"answers that were cut: {unfinished}")
     elif service.is_working:
         say("the time to end what was begun is over")
     else:

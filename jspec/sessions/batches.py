@@ -93,16 +93,13 @@ class Runner:
 
         import jspec
 
-        def done(work: Callable[[], T]) -> T:
-            return interruptible(lambda: jax.block_until_ready(work()))
-
         self.compile(group)
         arguments = self.arguments(group)
         begin = time.perf_counter()
         # The programs of `jspec.decode`; the first round alone shows when the first token is there.
-        state = done(lambda: jspec.prefill(**arguments))
+        state = wait_for(lambda: jspec.prefill(**arguments))
         model, params = arguments["model"], arguments["params"]
-        state = done(lambda: jspec.step(model, params, state, **self._llm.drafting))
+        state = wait_for(lambda: jspec.step(model, params, state, **self._llm.drafting))
         first = time.perf_counter() - begin
         result = self.finish(state)
         seconds = time.perf_counter() - begin
@@ -111,16 +108,10 @@ class Runner:
 
     def finish(self, state: "State") -> "Result":
         """Runs the rounds that are left."""
-        import jax
-
         import jspec
 
         target, drafting = self._session.target, self._llm.drafting
-        return interruptible(
-            lambda: jax.block_until_ready(
-                jspec.finish(target.model, target.params, state, **drafting)
-            )
-        )
+        return wait_for(lambda: jspec.finish(target.model, target.params, state, **drafting))
 
     def compile(self, group: Group) -> None:
         """Compiles the programs of a group, once."""
@@ -129,7 +120,7 @@ class Runner:
         if (key := program_of(group, self._settings)) not in self._compiled:
             # With limits of 0 the same programs are compiled and emit nothing.
             idle = self.arguments(replace(group, limits=np.zeros_like(group.limits)))
-            interruptible(lambda: jspec.decode(**idle).tokens.block_until_ready())
+            wait_for(lambda: jspec.decode(**idle))
             self._compiled.add(key)
 
     def arguments(self, group: Group) -> dict[str, Any]:
@@ -211,6 +202,13 @@ def outcomes(
 def interruptible(work: Callable[[], T]) -> T:
     """Waits for `work` in a way that Ctrl-C ends; compiled code itself hears no signal."""
     return _WORKER.submit(work).result()
+
+
+def wait_for(work: Callable[[], T]) -> T:
+    """Waits likewise until the arrays are there that `work` returns."""
+    import jax
+
+    return interruptible(lambda: jax.block_until_ready(work()))
 
 
 _WORKER = ThreadPoolExecutor(1, thread_name_prefix="jspec")

@@ -31,9 +31,11 @@ class NextDistribution:
         self, params: PyTree, frozen: PyTree, batch: Batch
     ) -> tuple[Float[Array, ""], Metrics]:
         """Returns mean nats of a place, and how alike the two distributions are."""
-        seen = observe_batch(self.target, frozen, batch, self.num_target_tokens).distributions
-        assert seen is not None, "an objective that reads distributions asks for some"
-        tokens, probs = seen.tokens[:, :-1], seen.probs[:, :-1]
+        distributions = observe_batch(
+            self.target, frozen, batch, self.num_target_tokens
+        ).distributions
+        assert distributions is not None, "an objective that reads distributions asks for some"
+        tokens, probs = distributions.tokens[:, :-1], distributions.probs[:, :-1]
         output = forward(self.model, params, batch.tokens[:, :-1])
         if self.drawn:
             assert output.hidden is not None, "a draft model gives its states"

@@ -3,6 +3,7 @@
 A start compiles for more than ten seconds. What needs no model is asked of a fake device instead.
 """
 
+import re
 import threading
 import time
 from contextlib import suppress
@@ -114,6 +115,27 @@ def test_a_drafters_memory_survives_a_restart(tmp_path):
     assert speeds[1] > 2 * speeds[0]
     with pytest.raises(RuntimeError, match="cannot be written"):
         Process(*options, str(tmp_path / "no" / "memory"))
+
+
+def test_a_server_that_ends_says_whose_answers_it_cuts():
+    ask = dict(model="jspec-800k", prompt="Once", max_tokens=900, temperature=1.0, seed=0, n=8)
+    ask["extra_body"], errors = {"ignore_eos": True}, []
+
+    def go(server):
+        with server.client() as client, pytest.raises(openai.APIStatusError) as caught:
+            client.with_options(max_retries=0).completions.create(**ask)
+        errors.append(str(caught.value))
+
+    with Process("--drain-seconds", "0", rows=1, room=1000) as server:
+        asking = threading.Thread(target=go, args=(server,), daemon=True)
+        asking.start()
+        while not server.figures()["vllm:num_requests_running"]:
+            time.sleep(0.01)
+        assert server.end() == 0
+        asking.join(20)
+        (error,), last = errors, server.said[-1]
+    assert "the server is shutting down" in error
+    assert re.fullmatch(r"jspec: answers that were cut: [1-8]\n", last)
 
 
 def test_a_mixed_load_loses_nothing_and_is_never_wrong():

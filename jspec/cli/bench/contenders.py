@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from jspec.sessions.batches import Group, Runner, interruptible, outcomes, program_of
+from jspec.sessions.batches import Group, Runner, outcomes, program_of, wait_for
 from jspec.sessions.json_output import finish_reason
 from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
@@ -95,9 +95,7 @@ class Drafting:
             self._runner.keep(answer)
 
     def _decode(self, group: Group) -> Any:
-        import jax
-
         import jspec
 
         call = self._runner.arguments(group)
-        return interruptible(lambda: jax.block_until_ready(jspec.decode(**call)))
+        return wait_for(lambda: jspec.decode(**call))
